@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from bridge.events.cloudevent import rfc3339
 from bridge.events.identity import Identity
+from bridge.events.look import Withheld
 from bridge.events.watch import Watch
 from bridge.outbox.records import REPLIES, Tally
 from bridge.outbox.store import Outbox
@@ -63,14 +64,6 @@ class ReceiverReport(Struct, rename="camel"):
     last_error: str | None = None
 
 
-class HoldReport(Struct, rename="camel"):
-    """An event that a rule does not approve yet."""
-
-    event_id: str
-    rule: str
-    reason: str
-
-
 class ClockReport(Struct, rename="camel"):
     """How many seconds this VM's clock is ahead of IMDS's, once that is known."""
 
@@ -108,7 +101,7 @@ class StatusReport(Struct, rename="camel", omit_defaults=True, kw_only=True):
     clock: ClockReport | None = None
     missing: list[str] | None = None
     notes: list[str] | None = None
-    withheld: list[HoldReport] | None = None
+    withheld: list[Withheld] | None = None
     traffic: Mapping[str, object] | None = None
 
 

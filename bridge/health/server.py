@@ -28,7 +28,6 @@ from bridge.foundation.errors import OutboxClosedError, OutboxError
 from bridge.health.config import HttpConfig
 from bridge.health.report import (
     ClockReport,
-    HoldReport,
     ReceiverReport,
     StatusReport,
     nothing_known,
@@ -153,11 +152,7 @@ async def running_status(source: StatusSource) -> StatusReport:
         if source.ahead is not None:
             found.clock = ClockReport(round(source.ahead))
         found.missing, found.notes = source.missing(), source.notes_of(kept.tallies)
-        found.withheld = [
-            HoldReport(one.event_id, one.rule, one.reason)
-            for auto_approver in source.auto_approvers
-            for one in auto_approver.withheld.values()
-        ]
+        found.withheld = [*poller.rules.withheld.values()] if poller.rules else []
     if source.rotation is not None:
         found.traffic = source.rotation.shown()
     return found

@@ -78,34 +78,6 @@ class Listening(Protocol):
         ...
 
 
-class Hold(Protocol):
-    """An event to which an auto-approve rule applies, but which is held."""
-
-    @property
-    def event_id(self) -> str:
-        """The EventId, spelled as in the document."""
-        ...
-
-    @property
-    def rule(self) -> str:
-        """The label of the rule."""
-        ...
-
-    @property
-    def reason(self) -> str:
-        """Why the event is not approved yet."""
-        ...
-
-
-class Approving(Protocol):
-    """A worker that approves by rules."""
-
-    @property
-    def withheld(self) -> Mapping[str, Hold]:
-        """The events that are held now, by key."""
-        ...
-
-
 class Standing(Protocol):
     """Knows whether this VM is in rotation."""
 
@@ -131,7 +103,6 @@ class StatusSource(Struct):
     relays: Sequence[Relay] = ()
     receivers: Mapping[str, Receiver] = field(default_factory=dict)
     listeners: Sequence[Listening] = ()
-    auto_approvers: Sequence[Approving] = ()
     rotation: Standing | None = None
     ports: list[Port] = field(default_factory=list)
     signer: EventSigner | None = None

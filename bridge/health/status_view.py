@@ -17,7 +17,6 @@ from bridge.events.vocabulary import NOTHING_TO_APPROVE, OutcomeKind
 from bridge.events.wording import table
 from bridge.foundation.printable import printable
 from bridge.health.report import (
-    HoldReport,
     ImdsReport,
     ReceiverReport,
     RepliesReport,
@@ -198,7 +197,10 @@ _VM_FACTS = (
 
 def _events(status: StatusReport, me: str, now: datetime) -> Table:
     events, is_now = status.document.events, status.imds.state == "ok"
-    withheld = {one.event_id: one for one in status.withheld or ()}
+    withheld = {
+        one.event_id: f"withheld by {one.rule}: {one.reason}"
+        for one in status.withheld or ()
+    }
     more = len(events) - _MOST_EVENTS
     return Table(
         title=f"Events ({len(events)}{f', {more} not shown' if more > 0 else ''})",
@@ -223,14 +225,13 @@ def _events(status: StatusReport, me: str, now: datetime) -> Table:
     )
 
 
-def _event_status(event: Mapping[str, object], withheld: HoldReport | None) -> Cell:
+def _event_status(event: Mapping[str, object], why: str | None) -> Cell:
     """Return the status of an event, with why it is not approved yet."""
     status = _text(event, "EventStatus")
     if status == "Started":
         return Cell(status, "bad")
-    if withheld is None:
+    if why is None:
         return Cell(status)
-    why = f"withheld by {withheld.rule}: {withheld.reason}"
     return _cell(f"{status}, {why}", "warning")
 
 

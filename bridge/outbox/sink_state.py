@@ -158,4 +158,4 @@ class Runs(Struct, frozen=True):
         """
         end = Settlement(delivery, state, error, success)
         await self.outbox.commit(results, now=now, settle=end)
-        self.outbox.wakeups.rules.set()
+        self.outbox.wakeups.rules()

@@ -7,7 +7,6 @@ from functools import partial
 
 from msgspec import Struct, field
 
-from bridge.foundation.clock import Bell
 from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
 from bridge.outbox.facts import Facts
@@ -25,15 +24,14 @@ _NOTHING: Asked = {}
 # -- Wakes the relays, and the rules, when there may be work for them ------------------
 
 
-class Wakeups(Struct, frozen=True):
+class Wakeups(Struct):
     """One asyncio.Event for each sink; the sink's relay waits for it and clears it.
 
     Attributes:
-        rules: set when a rule may come to a new decision: the document has changed, or
-            a command has ended. The auto-approver clears it.
+        rules: called when a command has ended: a rule may come to a new decision.
     """
 
-    rules: Bell = field(default_factory=Bell)
+    rules: Callable[[], None] = lambda: None
     _events: defaultdict[str, asyncio.Event] = field(
         default_factory=partial(defaultdict, asyncio.Event)
     )
@@ -48,7 +46,7 @@ class Wakeups(Struct, frozen=True):
 
     def wake_all(self) -> None:
         """Wake all relays and the rules: what waits was changed."""
-        self.rules.set()
+        self.rules()
         for event in self._events.values():
             event.set()
 

@@ -156,7 +156,7 @@ class Life:
             Metrics((DRAIN, SIEM), "1", acting=(DRAIN,)),
         )
         self.relay = self._relay()
-        self.pilot = AutoApprover(self.context())
+        self.poller.rules = self.pilot = AutoApprover(self.context())
 
     @property
     def counts(self) -> list[str]:
@@ -334,7 +334,7 @@ class Stage:
             )
             await life.observer.restore()
             stop = asyncio.Event()
-            runs = (life.poller.run, life.relay.run, life.pilot.run)
+            runs = (life.poller.run, life.relay.run)
             running = [asyncio.create_task(run(stop)) for run in runs]
             try:
                 yield life

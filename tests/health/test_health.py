@@ -8,7 +8,7 @@ import re
 import socket
 import sqlite3
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from bridge.events.build import EventContext
 from bridge.events.identity import Identity
+from bridge.events.look import Withheld
 from bridge.foundation.errors import (
     DeliveryError,
     MetadataUnavailableError,
@@ -472,7 +473,9 @@ async def test_status_keeps_its_bytes(bridge: Bridge) -> None:
     source = bridge.status_source
     error = TransientDeliveryError("siem answered 503", Reason.SERVER)
     await bridge.fail(error, attempts=1)
-    source.auto_approvers = [Approver({EVENT_ID: Held(EVENT_ID, "r", "Delay")})]
+    held = Withheld(EVENT_ID, "r", "Delay")
+    assert source.poller is not None
+    source.poller.rules = Approver({EVENT_ID: held})
     source.rotation = Rotation({"traffic": "in"})
 
     _, text = await bridge.get("/status")
@@ -514,20 +517,14 @@ async def test_status_of_a_starting_bridge_keeps_its_bytes(
     )
 
 
-@dataclass(frozen=True)
-class Held:
-    """A fake of an event that a rule holds."""
-
-    event_id: str
-    rule: str
-    reason: str
-
-
-@dataclass(frozen=True)
+@dataclass
 class Approver:
-    """A fake of the worker that approves by rules."""
+    """A fake of what approves by rules."""
 
-    withheld: dict[str, Held]
+    withheld: Mapping[str, Withheld]
+
+    def turn(self, flows: asyncio.TaskGroup) -> float:
+        raise AssertionError(flows)
 
 
 async def test_status_shows_the_error_of_the_last_attempt(bridge: Bridge) -> None:
