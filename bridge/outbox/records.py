@@ -134,6 +134,11 @@ class Tally(Struct, frozen=True, kw_only=True):
         return None if self.oldest is None else max(0, int(now - self.oldest))
 
 
+def is_other(owner: str | None, vm_id: str | None) -> bool:
+    """Whether two vmIds are known, and are of two VMs."""
+    return bool(owner and vm_id) and str(owner).casefold() != str(vm_id).casefold()
+
+
 def value_of(body: bytes) -> dict[str, Any] | None:
     """Return the JSON object of a body; None if it is damaged."""
     found = json_of(body)

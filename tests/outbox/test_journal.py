@@ -18,7 +18,7 @@ from bridge.foundation.errors import (
     OutboxUnavailableError,
 )
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.file import Connection, connect
+from bridge.outbox.storage.file import Connection, File, connect
 from bridge.outbox.storage.journal import Journal, Rows, Timings
 from bridge.outbox.storage.journal import write as write_rows
 from bridge.outbox.storage.schema import create
@@ -76,9 +76,8 @@ def on_disk(path: Path) -> dict[str, object]:
 def opened(
     path: Path, open_file: Callable[[Path], Connection] = connect, **more: Any
 ) -> Any:
-    return Database.open(
-        path, may_degrade=True, timings=BRIEFLY, connect=open_file, **more
-    )
+    file = File(path, may_degrade=True, connect=open_file, **more)
+    return Database.open(file, timings=BRIEFLY)
 
 
 async def test_rows_of_one_turn_share_a_transaction(state_path: Path) -> None:

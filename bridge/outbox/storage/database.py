@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from msgspec.structs import replace
@@ -31,16 +30,8 @@ from bridge.foundation.errors import (
     OutboxThreadDiedError,
     OutboxUnavailableError,
 )
-from bridge.outbox.storage.file import (
-    NOT_OURS,
-    Connect,
-    Connection,
-    File,
-    as_outbox_error,
-    empty,
-    is_damage,
-    is_unwritable,
-)
+from bridge.foundation.sqlite_files import as_outbox_error, is_damage, is_unwritable
+from bridge.outbox.storage.file import NOT_OURS, Connection, File
 from bridge.outbox.storage.journal import (
     Ask,
     Done,
@@ -50,7 +41,7 @@ from bridge.outbox.storage.journal import (
     ThreadDriver,
     Timings,
 )
-from bridge.outbox.storage.lock import Place
+from bridge.outbox.storage.schema import empty
 
 log = logging.getLogger(__name__)
 
@@ -107,36 +98,26 @@ class Database:
 
     @classmethod
     @asynccontextmanager
-    async def open(  # noqa: PLR0913 - what it is made of
+    async def open(
         cls,
-        path: Path,
+        file: File,
         *,
-        may_degrade: bool = False,
         timings: Timings | None = None,
-        on_trouble: Callable[[str], object] = str,
-        place: Place | None = None,
         driver: Driver | None = None,
-        connect: Connect | None = None,
     ) -> AsyncIterator["Database"]:
         """Open the file; at the end, write what gathers, and close it.
 
         Args:
-            path: the file.
-            may_degrade: go on in memory while the disk cannot be written or hangs.
+            file: the file.
             timings: the limits; None = the defaults.
-            on_trouble: see ``File``.
-            place: checks whether the file is still where it was opened; None = no such
-                check.
             driver: does the work; None = a thread.
-            connect: opens the file; None = as usual.
 
         Raises:
             OutboxError: the file cannot be used.
         """
         timings = timings or Timings()
-        if not may_degrade:
+        if not file.may_degrade:
             timings = replace(timings, patience=math.inf)
-        file = File(path, may_degrade, connect, place, on_trouble)
         database = cls(file, timings, driver or ThreadDriver())
         try:
             await database._open()
@@ -157,8 +138,7 @@ class Database:
     @property
     def lost(self) -> str | None:
         """What was lost or moved aside when the file was examined; None = nothing."""
-        place = self._file.place
-        return None if place is None else place.lost
+        return self._file.lost
 
     @property
     def is_busy(self) -> bool:

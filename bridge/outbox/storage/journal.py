@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct, field
 
-from bridge.outbox.records import Content
+from bridge.outbox.records import OWNER, Content
 from bridge.outbox.storage.schema import SEVERAL, TABLES
 
 Value = str | bytes | int | float | None
@@ -289,6 +289,12 @@ def load(db: sqlite3.Connection, name: str) -> bytes | None:
     """Return the value of ``name``: None if there is none, b"" if it is damaged."""
     query = "SELECT value, checksum FROM meta WHERE key = ?"
     return intact_value(name, db.execute(query, (name,)).fetchone())
+
+
+def owner_in(db: sqlite3.Connection) -> str | None:
+    """Return the vmId in an open state file; None if there is none."""
+    owner = load(db, OWNER)
+    return owner.decode(errors="replace") if owner else None
 
 
 # -- Who does the work on the disk: a thread, since the disk may hang ------------------
