@@ -302,14 +302,15 @@ class State:
         def then(is_written: bool) -> None:  # noqa: FBT001 - a callback
             if is_written and added:
                 self.image.written(added)
+            if future.done():
+                return  # the disk has answered late
             if told is not None:
                 told(is_written)
             for _, places in added:
                 self.image.sendable(places)
-            if not future.done():
-                future.set_result(is_written)
+            future.set_result(is_written)
 
-        self.database.put(rows, then, partial(self.image.written, added))
+        self.database.put(rows, then)
         return future
 
 

@@ -147,28 +147,21 @@ class Database:
 
     # -- rows ----------------------------------------------------------------
 
-    def put(
-        self,
-        rows: Rows,
-        then: Callable[[bool], None] | None = None,
-        late: Callable[[], None] | None = None,
-    ) -> None:
+    def put(self, rows: Rows, then: Callable[[bool], None] | None = None) -> None:
         """Take rows, which are written together with what else gathers.
 
         Args:
             rows: the rows.
-            then: called once in the loop: with True when they are on the disk, or with
-                False after ``patience`` or if the disk refuses them. In the second case
+            then: called in the loop: with True when they are on the disk, and before
+                with False after ``patience``, or if the disk refuses them. After that
                 they are written later, unless they alone were refused.
-            late: called in the loop when they are on the disk after ``then`` was called
-                with False.
 
         Raises:
             OutboxClosedError: the file is closed.
             OutboxError: its worker has died.
         """
         self._demand_life()
-        commit = self.journal.put(rows, self._loop.time(), then, late)
+        commit = self.journal.put(rows, self._loop.time(), then)
         if self.fault is None:
             self._next_soon()
         elif then is not None:

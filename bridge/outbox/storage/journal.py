@@ -54,25 +54,21 @@ class Commit(Struct, eq=False):
         number: the number of the commit, from 1.
         since: when it was put, by the loop's clock.
         rows: the rows that are still to be written with it.
-        then: called once with whether they are on the disk; None = it was called, or
-            nobody waits.
-        late: called when they are on the disk after all.
+        then: see ``put``.
+        is_late: whether ``then`` was called with False.
     """
 
     number: int
     since: float
     rows: dict[Change, Row | None]
     then: Callable[[bool], None] | None
-    late: Callable[[], None] | None
+    is_late: bool = False
 
     def tell(self, *, is_written: bool) -> None:
-        """Call ``then``; if it was called before and this is on the disk, ``late``."""
-        then, self.then = self.then, None
-        if then is not None:
-            then(is_written)
-            self.late = None if is_written else self.late
-        elif is_written and self.late is not None:
-            self.late()
+        """Call ``then``; of several times that it is not written, only once."""
+        was_late, self.is_late = self.is_late, not is_written
+        if self.then is not None and (is_written or not was_late):
+            self.then(is_written)
 
 
 class Journal(Struct):
@@ -82,28 +78,30 @@ class Journal(Struct):
         with_disk: the disk was given these, and has not answered.
         gathering: these came later.
         last: the number of the last commit.
+        bytes: the length of the bodies of all events and replies.
     """
 
     with_disk: list[Commit] = field(default_factory=list)
     gathering: list[Commit] = field(default_factory=list)
     last: int = 0
-    _bytes: int = 0  # of the bodies of what gathers
-    _bytes_given: int = 0  # of those that the disk was given
-    _given: dict[Change, Commit] = field(default_factory=dict)
-    _where: dict[Change, Commit] = field(default_factory=dict)
+    bytes: int = 0
+    _given: int = 0  # the last commit that the disk was given
+    _where: dict[Change, Commit] = field(default_factory=dict)  # the newest state
 
     def put(
-        self,
-        rows: Rows,
-        now: float,
-        then: Callable[[bool], None] | None = None,
-        late: Callable[[], None] | None = None,
+        self, rows: Rows, now: float, then: Callable[[bool], None] | None = None
     ) -> Commit:
-        """Add a commit at the time ``now`` of the loop's clock."""
+        """Add a commit.
+
+        Args:
+            rows: its rows.
+            now: the time of the loop's clock.
+            then: called with True when they are on the disk, and before with False if
+                the disk refuses them, or does not answer; None = nobody waits.
+        """
         self.last += 1
-        commit = Commit(self.last, now, {}, then, late)
+        commit = Commit(self.last, now, {}, then)
         self._place(commit, rows)
-        self.gathering.append(commit)
         return commit
 
     def _place(self, commit: Commit, rows: Rows) -> None:
@@ -111,45 +109,44 @@ class Journal(Struct):
         for change, row in rows.items():
             of, earlier = commit, where.get(change)
             if change[0] == "items":
-                self._bytes += _length(row)
-            if earlier is not None:
+                self.bytes += _length(row)
+            if earlier is not None and earlier.number > self._given:
                 if change[0] == "items":
-                    self._bytes -= _length(earlier.rows[change])
+                    self.bytes -= _length(earlier.rows[change])
                 if change[0] in _STAY:
                     of = earlier
                 elif earlier is not commit:
                     del earlier.rows[change]
             of.rows[change] = row
             where[change] = of
-
-    @property
-    def bytes(self) -> int:
-        """The length of the bodies of all events and replies."""
-        return self._bytes + self._bytes_given
+        self.gathering.append(commit)
 
     def take(self) -> list[Commit]:
         """Give all that gathers to the disk."""
         self.with_disk, self.gathering = self.gathering, []
-        self._given, self._where = self._where, {}
-        self._bytes_given, self._bytes = self._bytes, 0
+        self._given = self.last
         return self.with_disk
 
     def done(self) -> list[Commit]:
         """Note that the disk has what it was given; return it."""
         done, self.with_disk = self.with_disk, []
-        self._given, self._bytes_given = {}, 0
+        where = self._where
+        for commit in done:
+            for change, row in commit.rows.items():
+                if change[0] == "items":
+                    self.bytes -= _length(row)
+                if where.get(change) is commit:
+                    del where[change]
         return done
 
     def back(self) -> None:
         """Note that the disk has refused what it was given: it gathers again."""
-        later = self.gathering
-        self.gathering, self.with_disk = self.with_disk, []
-        self._where, self._given = self._given, {}
-        self._bytes, self._bytes_given = self._bytes_given, 0
-        for commit in later:
+        every = self.waiting()
+        self.with_disk, self.gathering = [], []
+        self._where, self._given, self.bytes = {}, 0, 0
+        for commit in every:
             rows, commit.rows = commit.rows, {}
             self._place(commit, rows)
-            self.gathering.append(commit)
 
     def waiting(self) -> list[Commit]:
         """Return all commits that are not on the disk yet, oldest first."""
@@ -157,12 +154,11 @@ class Journal(Struct):
 
     def has(self, change: Change) -> bool:
         """Whether a state of a row is not on the disk yet."""
-        return change in self._where or change in self._given
+        return change in self._where
 
     def unwritten(self) -> dict[Change, Row | None]:
         """Return the newest state of each row that is not on the disk yet."""
-        found = {c: commit.rows[c] for c, commit in self._given.items()}
-        return found | {c: commit.rows[c] for c, commit in self._where.items()}
+        return {change: commit.rows[change] for change, commit in self._where.items()}
 
 
 def _length(row: Row | None) -> int:
