@@ -141,15 +141,16 @@ class State:
         Raises:
             OutboxError: the file cannot be read.
         """
+        database = self.database
+        database.snapshot, database.adopt = self._look, self._adopt
+        database.healed = self.wakeups.wake_all
         try:
-            await self.database.read(_loaded, then=self._load)
+            await database.read(self._look, then=self._adopt)
         except OutboxUnavailableError:
-            if not self.database.is_degraded:
+            if not database.is_degraded:
                 raise
-            self.database.is_blank = True  # the disk has failed since the opening
-            await self.database.read(_loaded, then=self._load)
-        self.database.snapshot, self.database.adopt = self._look, self._adopt
-        self.database.healed = self.wakeups.wake_all
+            database.is_blank = True  # the disk has failed since the opening
+            await database.read(self._look, then=self._adopt)
 
     async def in_turn(
         self,
@@ -201,20 +202,12 @@ class State:
         finally:
             self.facts.asking -= 1
 
-    def _load(self, found: tuple[reads.Snapshot, reads.Part]) -> None:
-        self.reads += 1
-        self.facts.load_meta(found[0].meta)
-        self.facts.load(found[1])
-        self.image.adopt(found[0], counts=True)
-        if len(found[0].waiting) > MUCH:
-            give_back()  # in the loop: 8 ms for 100,000 at the start
-
     def _look(self, db: Connection) -> tuple[reads.Snapshot, reads.Part | None]:
-        return reads.snapshot(db), reads.newest(db) if self.database.is_blank else None
+        is_first = not self.reads or self.database.is_blank
+        return reads.snapshot(db), reads.newest(db) if is_first else None
 
-    def _adopt(self, found: object) -> None:
+    def _adopt(self, found: tuple[reads.Snapshot, reads.Part | None]) -> None:
         """Take over what the file has: an earlier run wrote it."""
-        assert isinstance(found, tuple)  # noqa: S101 - for mypy  # nosec B101
         snapshot, part = found
         if part is not None:
             self._take_over(snapshot, part)
@@ -222,6 +215,8 @@ class State:
         self.image.steps.clear()
         if self.image.adopt(snapshot, counts=part is not None) or part is not None:
             self.wakeups.wake_all()
+        if len(snapshot.waiting) > MUCH:
+            give_back()  # in the loop: 8 ms for 100,000 at the start
 
     def _take_over(self, snapshot: reads.Snapshot, part: reads.Part) -> None:
         """Take over what an earlier run knew, before anything is written."""
@@ -241,7 +236,8 @@ class State:
             both = self.read_late(earlier, facts.value(CHECKPOINT), seen)
             if both is not None:
                 facts.name({CHECKPOINT: both}, rows)
-        self.database.put(rows)
+        if rows:
+            self.database.put(rows)
 
     def add(  # noqa: PLR0913 - each is a part of it
         self,
@@ -312,7 +308,3 @@ class State:
 
         self.database.put(rows, then)
         return future
-
-
-def _loaded(db: Connection) -> tuple[reads.Snapshot, reads.Part]:
-    return reads.snapshot(db), reads.newest(db)
