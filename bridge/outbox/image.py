@@ -293,11 +293,8 @@ class Image(Struct):
             page = self._page((), lines, ahead)
             self._unsent.clear()
             self._read_ahead(page)
-        is_urgent = lines.has_windows
         return [
-            delivery(
-                one, item, lines.window(one) if is_urgent or one.urgent_until else None
-            )
+            delivery(one, item, lines.window(one))
             for one in found
             if (item := known[one.item]) is not None
         ]
