@@ -14,7 +14,7 @@ from bridge.outbox.facts import Facts
 from bridge.outbox.image import Added, Image
 from bridge.outbox.line import Waiting
 from bridge.outbox.reads import Asked
-from bridge.outbox.records import CHECKPOINT, Content, Item
+from bridge.outbox.records import CHECKPOINT, Item
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.file import MUCH, Connection, give_back
 from bridge.outbox.storage.journal import Rows
@@ -239,24 +239,21 @@ class State:
         if rows:
             self.database.put(rows)
 
-    def add(  # noqa: PLR0913 - each is a part of it
+    def add(
         self,
-        content: Content,
+        item: Item,
         sinks: Sequence[str],
-        now: float,
         rows: Rows,
         window: tuple[float | None, float | None] = (None, None),
-        *,
-        not_before: float | None = None,
     ) -> Added:
-        """Add an item, and a delivery of it for each sink."""
-        image = self.image
+        """Add an item, which gets its id, and a delivery of it for each sink."""
+        image, now = self.image, item.created
         if image.next_item == 1 and self.database.is_blank:
             # The file may have rows: no id of them may be given again.
             image.next_item = image.next_delivery = int(now * 1000)
-        item = Item(image.next_item, content, now, not_before)
+        item = item._replace(id=image.next_item)
         image.next_item += 1
-        key = content.key if content.kind == "event" else None
+        key = item.key if item.kind == "event" else None
         places = list[Waiting]()
         for sink in sinks:
             one = Waiting(

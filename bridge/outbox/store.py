@@ -29,10 +29,10 @@ from bridge.outbox.reads import RECENT, Asked
 from bridge.outbox.records import (
     REPLIES,
     Checkpoint,
-    Content,
     Decision,
     Delivery,
     DeliveryState,
+    Item,
     Reply,
     Success,
 )
@@ -192,8 +192,7 @@ class Outbox:
         rows: Rows = {}
         for outgoing, (item, _) in zip(events, added, strict=False):  # a reply is last
             body = self._signed(outgoing.event, None, is_durable=False)
-            marked = replace(item, content=item.content._replace(body=body))
-            self.image.replace(marked, rows)
+            self.image.replace(item._replace(body=body), rows)
         on_disk = self._number_on_disk
         if on_disk is not None and on_disk != self._number:
             self.facts.name({_NUMBER: b"%d" % on_disk}, rows)
@@ -248,24 +247,26 @@ class Outbox:
                 self._number_on_disk = number - 1
             self.facts.name({_NUMBER: b"%d" % number}, rows)
         sinks = self.observations.tell(outgoing, self.router, now, rows)
-        content = Content(
+        before = outgoing.not_before
+        item = Item(
+            id=0,
             kind="event",
             key=outgoing.key,
             event_id=event.text("correlationid"),
             cloud_event_id=event.id,
             type=event.type,
             body=self._signed(event, number, is_durable=is_durable),
+            created=now,
+            not_before=None if before is None else before.timestamp(),
         )
         if ".command." in event.type:
-            self.facts.results.append(content.body)
+            self.facts.results.append(item.body)
             del self.facts.results[:-RECENT]
-        window = _window(outgoing, now)
-        not_before = outgoing.not_before.timestamp() if outgoing.not_before else None
-        return self.state.add(content, sinks, now, rows, window, not_before=not_before)
+        return self.state.add(item, sinks, rows, _window(outgoing, now))
 
     def _add_reply(self, reply: Reply, now: float, rows: Rows) -> Added:
-        content = Content("reply", reply.key, None, None, "reply", reply.body)
-        return self.state.add(content, (REPLIES,), now, rows)
+        item = Item(0, "reply", reply.key, None, None, "reply", reply.body, now)
+        return self.state.add(item, (REPLIES,), rows)
 
     def _settle(self, settle: Settlement, now: float, rows: Rows) -> None:
         one = self.image.find(settle.delivery)

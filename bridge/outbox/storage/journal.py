@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct, field
 
-from bridge.outbox.records import OWNER, Content
+from bridge.outbox.records import OWNER, Item
 from bridge.outbox.storage.schema import SEVERAL, TABLES
 
 Value = str | bytes | int | float | None
@@ -37,11 +37,12 @@ log = logging.getLogger(__name__)
 
 _STAY = ("items", "deliveries")
 _BODY = 5  # of a row of items
-# The allowed pairs of index in Content and type. SQLite returns no subclasses.
+# The allowed pairs of index in Item and type. SQLite returns no subclasses.
 _KINDS_READ = {
-    *((place, str) for place in range(5)),
-    *((place, type(None)) for place in (1, 2, 3)),
-    (5, bytes),
+    (0, int),
+    *((place, str) for place in range(1, 6)),
+    *((place, type(None)) for place in (2, 3, 4)),
+    (6, bytes),
 }
 _ENCODER = msgspec.json.Encoder()
 BROKEN = -1  # never a valid checksum: a row with this value is never sent
@@ -204,9 +205,7 @@ def _checksum(name: str, key: Row, row: Row) -> int | None:
         (value,) = row
         return checksum_of_value(str(key[0]), value) if type(value) is bytes else None
     if name == "items":
-        # A row says nothing of the types of its columns.
-        number, content = key[0], Content(*row[:6])  # type: ignore[arg-type]  # see above
-        return checksum_of(number, content)  # type: ignore[arg-type]  # see above
+        return checksum_of((*key, *row))
     return checksum_of_decision(key[1], *row[:-1])
 
 
@@ -220,10 +219,9 @@ def _checksum(name: str, key: Row, row: Row) -> int | None:
 # microsecond per kilobyte.
 
 
-def checksum_of(number: int, content: Content) -> int:
-    """Return the checksum of ``content`` in the row with the id ``number``."""
-    head = _ENCODER.encode((number, *content[:-1]))
-    return zlib.crc32(content.body, zlib.crc32(head))
+def checksum_of(item: Sequence[Any]) -> int:
+    """Return the checksum of a row of ``items``, of its first columns to the body."""
+    return zlib.crc32(item[_BODY + 1], zlib.crc32(_ENCODER.encode(item[: _BODY + 1])))
 
 
 def checksum_of_value(name: str, value: bytes) -> int:
@@ -257,28 +255,20 @@ def log_damage(what: str) -> None:
     log.error("stored value is damaged: going on without it", extra={"what": what})
 
 
-def damage_of(number: object, content: Content, checksum: object) -> str | None:
+def damage_of(item: Item, checksum: object) -> str | None:
     """Return what is wrong with a row; None = nothing.
 
     Args:
-        number: the id of the row; None = the row is missing.
-        content: as it was read: any field may have a wrong type.
+        item: as it was read: any field may have a wrong type.
         checksum: as it was read; None = the row was written without one.
     """
-    if not isinstance(number, int):
-        return "the content of this delivery is missing in the state file"
-    is_bytes = type(content.body) is bytes
-    if is_bytes and checksum == checksum_of(number, content):
+    if type(item.body) is bytes and checksum == checksum_of(item):
         return None  # the usual case: a wrong type would have another checksum
-    if not _is_readable(*content):
+    if not _KINDS_READ.issuperset(enumerate(map(type, item[: _BODY + 2]))):
         return "the content of this delivery cannot be read in the state file"
     if checksum is None:
         return None
     return "the content of this delivery is damaged in the state file"
-
-
-def _is_readable(*content: object) -> bool:
-    return _KINDS_READ.issuperset(enumerate(map(type, content)))
 
 
 def load(db: sqlite3.Connection, name: str) -> bytes | None:
