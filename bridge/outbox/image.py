@@ -285,14 +285,17 @@ class Image(Struct):
             missing = [number for number in missing if known[number] is None]
             found = [one for one in found if self.waits(one)]
         if missing:
-            read = await self._read_again(self._page(missing, lines, ahead))
-            more = self.contents(missing)
-            known |= {number: more[number] or read.get(number) for number in missing}
+            with suppress(OutboxError):  # the disk does not answer: they have to wait
+                known |= await self._read_page(self._page(missing, lines, ahead))
+            more = self.contents(missing).items()
+            known |= {number: item for number, item in more if item is not None}
             found = [one for one in found if self.waits(one)]
         elif 0 < len(self._unsent) < reads.PAGE:
             page = self._page((), lines, ahead)
             self._unsent.clear()
-            self._read_ahead(page)
+            with suppress(OutboxError):
+                self._reading = self._read_page(page)
+                self._reading.add_done_callback(asyncio.Future.exception)  # it is seen
         return [
             delivery(one, item, lines.window(one))
             for one in found
@@ -312,19 +315,9 @@ class Image(Struct):
         page = dict.fromkeys(islice(unknown, 2 * reads.PAGE))
         return [*(page | dict.fromkeys(missing))]
 
-    def _read_ahead(self, numbers: Sequence[int]) -> None:
-        """Begin to read contents before they are needed; the disk need not answer."""
+    def _read_page(self, numbers: Sequence[int]) -> asyncio.Future[dict[int, Item]]:
         job, then = partial(reads.items, numbers=numbers), partial(self._keep, numbers)
-        with suppress(OutboxError):
-            self._reading = self.database.begin_read(job, then)
-            self._reading.add_done_callback(asyncio.Future.exception)  # it is seen
-
-    async def _read_again(self, numbers: Sequence[int]) -> dict[int, Item]:
-        """Read contents; return nothing if the disk does not answer."""
-        job, then = partial(reads.items, numbers=numbers), partial(self._keep, numbers)
-        with suppress(OutboxError):
-            return await self.database.read(job, then)
-        return {}
+        return self.database.read(job, then)
 
     def _keep(
         self, numbers: Sequence[int], read: Mapping[int, Item]

@@ -213,7 +213,7 @@ async def test_question_of_a_cancelled_caller_is_answered_all_the_same(
 ) -> None:
     found = list[object]()
     async with opened(state_path) as database:
-        asking = asyncio.create_task(database.read(values, found.append))
+        asking = database.read(values, found.append)
         await asyncio.sleep(0)
         asking.cancel()
         await database.read(values)

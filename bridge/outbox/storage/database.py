@@ -170,16 +170,16 @@ class Database:
     # -- questions -----------------------------------------------------------
 
     @overload
-    async def read(self, job: Callable[[Connection], T]) -> T: ...
+    def read(self, job: Callable[[Connection], T]) -> asyncio.Future[T]: ...
 
     @overload
-    async def read(
+    def read(
         self, job: Callable[[Connection], T], then: Callable[[T], U]
-    ) -> U: ...
+    ) -> asyncio.Future[U]: ...
 
-    async def read(
+    def read(
         self, job: Callable[[Connection], T], then: Callable[[T], Any] | None = None
-    ) -> Any:
+    ) -> asyncio.Future[Any]:
         """Run a job that only reads, after all that was put before is written.
 
         While the disk refuses, it reads what the file has.
@@ -193,19 +193,16 @@ class Database:
             OutboxUnavailableError: the disk has not answered for ``patience``.
             OutboxError: the job failed.
         """
+        then = then or _same
         if self.is_blank:
             self._demand_life()
             self._blank = self._blank or empty()
-            return (then or _same)(job(self._blank))
-        return await self.begin_read(job, then or _same)
+            found = self._loop.create_future()
+            found.set_result(then(job(self._blank)))
+            return found
 
-    def begin_read(
-        self, job: Callable[[Connection], T], then: Callable[[T], U]
-    ) -> asyncio.Future[U]:
-        """Begin what ``read`` does, of the real file; raises its errors, too."""
-
-        def taken(found: tuple[T, str | None]) -> U:
-            result, fault = found
+        def taken(read: tuple[T, str | None]) -> Any:
+            result, fault = read
             if fault is not None and self.fault is None and self._file.may_degrade:
                 self._degrade(fault)
             return then(result)
