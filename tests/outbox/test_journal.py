@@ -308,3 +308,30 @@ def _row(table: str, n: int | None) -> tuple[Any, ...] | None:
     body = b"x" * n
     is_meta = table == "meta"
     return (n,) if is_meta else ("event", None, None, None, "t", body, 1.0, None)
+
+
+async def test_mistake_in_what_follows_an_answer_ends_the_forwarder(
+    state_path: Path,
+) -> None:
+    """Else no work would begin any more, and everybody would wait for ever."""
+
+    def mistaken(_: object) -> None:
+        raise LookupError("of the program")
+
+    async with opened(state_path) as database:
+        answers = [database.read(values, mistaken), database.read(values)]
+        for answer in answers:
+            with pytest.raises(OutboxThreadDiedError, match="of the program"):
+                await answer
+        with pytest.raises(OutboxThreadDiedError):
+            await database.died()
+
+
+async def test_mistake_in_what_is_told_ends_the_forwarder(state_path: Path) -> None:
+    def mistaken(_: bool) -> None:  # noqa: FBT001 - a callback
+        raise LookupError("of the program")
+
+    async with opened(state_path) as database:
+        database.put(named("a"), mistaken)
+        with pytest.raises(OutboxThreadDiedError, match="of the program"):
+            await database.died()

@@ -297,7 +297,10 @@ class Database:
         finish, self._finish = self._finish, None
         was_hanging, self.is_hanging = self.is_hanging, False
         if self._death is None and finish is not None:
-            finish(result, error)
+            try:
+                finish(result, error)
+            except Exception as fault:  # noqa: BLE001 - a bug: no work would ever begin again
+                self._died(fault)
         is_late = was_hanging and error is None and self.fault is not None
         if is_late and self._healing is None and not self._is_writing_back:
             self._healing = self._loop.create_future()
@@ -325,7 +328,7 @@ class Database:
 
     def _asked(self, result: Any, error: BaseException | None) -> None:
         """Answer a question."""
-        ask, self._asking = self._asking, None
+        ask = self._asking
         is_read = ask is None or ask.is_read
         is_of_disk = is_read and error is not None and is_unwritable(error)
         is_end = isinstance(error, MemoryError) or not isinstance(
@@ -335,6 +338,7 @@ class Database:
             self._failed(error)
         if ask is not None:
             ask.answer(result, self._death or as_outbox_error(error))
+        self._asking = None
 
     def _failed(self, error: BaseException) -> None:
         """Go on in memory if the disk may work again; else end."""
