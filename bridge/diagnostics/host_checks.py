@@ -29,8 +29,9 @@ from bridge.net.addresses import ListenAddress
 from bridge.net.listening import listening_fault
 from bridge.net.local_socket import obstacle
 from bridge.outbox.statefile import StateConfig, locked
-from bridge.outbox.storage.file import NOT_OURS, connect, content_error
+from bridge.outbox.storage.file import NOT_OURS, connect
 from bridge.outbox.storage.lock import StateLock, holder_of
+from bridge.outbox.storage.schema import content_error
 from bridge.signing.approval import Approvers
 
 _LEAST_FREE = 16 * 10**6

@@ -68,7 +68,7 @@ class CloudEvent(Struct, frozen=True, kw_only=True, dict=True):
     subject: str | None = None
     extensions: Mapping[str, str | int] = field(default_factory=dict)
     data: Mapping[str, object] = field(default_factory=dict)
-    _read: ClassVar[bytes | None] = None  # of one event; no part of its value
+    _json: ClassVar[bytes | None] = None  # of one event; no part of its value
 
     def attributes(self) -> dict[str, str | int]:
         """Return every context attribute that is set, in the order of writing."""
@@ -86,13 +86,14 @@ class CloudEvent(Struct, frozen=True, kw_only=True, dict=True):
         }
 
     def to_json(self) -> bytes:
-        """Return the event in structured JSON.
+        """Return the event in structured JSON, which is written only once.
 
         An event that came from ``from_json`` returns the bytes that were read.
         """
-        if self._read is not None:
-            return self._read
-        return orjson.dumps({**self.attributes(), "data": self.data})
+        if (body := self._json) is None:
+            body = orjson.dumps({**self.attributes(), "data": self.data})
+            self.__dict__["_json"] = body
+        return body
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
@@ -117,7 +118,7 @@ class CloudEvent(Struct, frozen=True, kw_only=True, dict=True):
                 extensions[name] = value
         own["extensions"] = extensions
         event = msgspec.convert(own, cls)
-        event.__dict__["_read"] = body
+        event.__dict__["_json"] = body
         return event
 
     def unsigned(self) -> Self:

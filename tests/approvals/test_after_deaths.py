@@ -44,12 +44,12 @@ class Dying:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.database, name)
 
-    def put(self, rows: Rows, then: Any = None, late: Any = None) -> None:
+    def put(self, rows: Rows, then: Any = None) -> None:
         self.commits += 1
         if self.is_dead.is_set():
             return
         if self.commits != self.at:
-            self.database.put(rows, then, late)
+            self.database.put(rows, then)
             return
         self.is_dead.set()
         if self.is_after:

@@ -42,6 +42,7 @@ from bridge.health.status import StatusSource
 from bridge.imds.poller import Poller
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.file import File
 from bridge.outbox.storage.journal import Timings
 from bridge.outbox.store import Outbox
 from bridge.pipeline.attempt import RelayPolicy
@@ -429,10 +430,8 @@ async def test_bridge_with_a_hanging_disk_is_alive_but_not_ready(
 ) -> None:
     disk = Hanging()
     async with Database.open(
-        state_path.with_name("other.db"),
-        may_degrade=True,
+        File(state_path.with_name("other.db"), may_degrade=True, connect=disk.open),
         timings=Timings(patience=0.05),
-        connect=disk.open,
     ) as database:
         status_source.outbox = await Outbox.of(database, bridge.outbox.router)
         disk.freeze()

@@ -17,6 +17,7 @@ from bridge.events.routing import Route, Router, Subject, When
 from bridge.foundation.clock import Clock, PauseMeter
 from bridge.imds.poller import Metadata, Poller
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.file import File
 from bridge.outbox.storage.journal import Timings
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
@@ -91,7 +92,7 @@ def recorded(case: str) -> list[bytes]:
 async def patient_outbox(path: Path, router: Router) -> AsyncIterator[Outbox]:
     """Open a state file as the forwarder does; no busy machine makes its disk fail."""
     timings = Timings(patience=60.0)
-    async with Database.open(path, may_degrade=True, timings=timings) as database:
+    async with Database.open(File(path, may_degrade=True), timings=timings) as database:
         outbox = await Outbox.of(database, router)
         yield outbox
 
