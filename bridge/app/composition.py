@@ -157,6 +157,12 @@ class Forwarder:
             link=self.config.events.link,
         )
 
+    @property
+    def may_close(self) -> bool:
+        """Whether all may be closed and opened again: nothing is cut short or lost."""
+        is_acting = any(worker.relay.is_acting for worker in self.sink_workers)
+        return not (is_acting or self.database.is_degraded)
+
     async def build_workers(self) -> list[Worker]:
         """Open the sinks and build all workers; the identity of this VM is known.
 

@@ -5,7 +5,9 @@ It does not use signals, arguments or exit codes, so that it can run anywhere.
     lock → traffic probe → health port → identity → state file → sinks → workers … stop
 
 If the identity of this VM is not known at once, the document is read nevertheless, and
-events that cannot wait are delivered. The other workers begin when it is known.
+events that cannot wait are delivered. The other workers begin when it is known, or
+after a minute without an answer. If the answer comes later, all from the state file on
+is closed and opened again, as at a restart.
 """
 
 import asyncio
@@ -29,6 +31,7 @@ from bridge.app.composition import (
 from bridge.app.identify import (
     ask_once,
     ask_repeatedly,
+    ask_slowly,
     provisional,
     settle,
 )
@@ -46,6 +49,8 @@ from bridge.outbox.statefile import is_foreign, set_owner
 from bridge.telemetry.metrics import Metrics, log_unseen_errors
 
 log = logging.getLogger(__name__)
+
+_LOOK_EVERY = 1.0
 
 
 async def run(
@@ -156,8 +161,9 @@ async def _run_on_state(
         around: the parts that are open already.
 
     Returns:
-        None after the stop. The identity of this VM, if the state file turned out to
-        belong to another VM: then the state file must be opened again.
+        None after the stop. The identity of this VM, if it turned out to differ from
+        the one in use, or the state file belongs to another VM: then the state file
+        must be opened again.
     """
     path, given = Path(config.state.path), config.identity
     vm_id = identity.vm_id if identity else given.vm_id
@@ -197,7 +203,7 @@ class IdentityFinder(Struct):
 
     Attributes:
         given: ``[identity]``.
-        other: the identity of this VM, if the state file belongs to another VM.
+        other: the identity of this VM, if the state file must be opened again for it.
     """
 
     forwarder: Forwarder
@@ -220,24 +226,22 @@ class IdentityFinder(Struct):
     async def run(self, stop: asyncio.Event) -> None:
         """Run the workers that had to wait for the identity, as soon as it is known.
 
-        Sets ``stop`` if the state file belongs to another VM.
+        Sets ``stop`` if the state file must be opened again: it belongs to another VM,
+        or metadata answers when they run already, with another identity.
 
         Raises:
             ConfigError: a placeholder has no value on this machine.
         """
         forwarder, around = self.forwarder, self.forwarder.around
-        identity = await ask_repeatedly(
-            self, self.given, around.clock, stop, around.timings.identity
-        )
+        asked = self, self.given, around.clock, stop, around.timings.identity
+        found = await unless(stop, ask_repeatedly(*asked))
         if stop.is_set():
             return
-        vm_id = identity.vm_id if identity else None
-        if vm_id and await is_foreign(forwarder.database, vm_id):
-            self.other = identity
-            around.status_source.outbox = around.status_source.poller = None
-            stop.set()
-            return
-        if vm_id:
+        identity = found or Identity().overridden(self.given)
+        if vm_id := identity.vm_id:
+            if await is_foreign(forwarder.database, vm_id):
+                self._begin_anew(identity, stop)
+                return
             set_owner(forwarder.database, vm_id)
         source = forwarder.config.events.source
         forwarder.origin = await settle(forwarder.database, identity, source)
@@ -246,4 +250,27 @@ class IdentityFinder(Struct):
             log.info(
                 "forwarder started", extra={"vm": forwarder.event_context.reporter}
             )
-            await run_together(workers, stop)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(run_together(workers, stop))
+                if found is None:
+                    late = await unless(stop, ask_slowly(*asked))
+                    if late and late != forwarder.origin.identity:
+                        await self._replace_by(late, stop)
+
+    async def _replace_by(self, identity: Identity, stop: asyncio.Event) -> None:
+        """Begin anew with an identity that is known late.
+
+        That waits until no command runs, and until the disk has all that memory has.
+        """
+        log.warning("identity of this VM is known now", extra={"vm": identity.members})
+        forwarder = self.forwarder
+        while not (forwarder.may_close or stop.is_set()):
+            await forwarder.around.clock.wait(stop, _LOOK_EVERY)
+        if not stop.is_set():
+            self._begin_anew(identity, stop)
+
+    def _begin_anew(self, identity: Identity, stop: asyncio.Event) -> None:
+        """Let the state file be opened again, for this identity."""
+        self.other, source = identity, self.forwarder.around.status_source
+        source.outbox = source.poller = None
+        stop.set()

@@ -89,6 +89,11 @@ class ActingRelay(Relay):
         """Why the sink cannot act, or not on some event; None if it can act."""
         return self.actor.obstacle or self.actor.unclear
 
+    @property
+    def is_acting(self) -> bool:
+        """Whether an action runs, which a stop would cut short."""
+        return bool(self._runs)
+
     def offer(self, heartbeat: CloudEvent) -> None:
         """Ignore a heartbeat: no action belongs to it."""
 

@@ -119,6 +119,8 @@ class Relay:
         busy: the pause that all sinks of the same Service Bus namespace share.
         repeats: whether a second attempt at an urgent delivery may begin while the
             first hangs.
+        gather: begins an attempt that may share a request, and returns the future of
+            its result; None = one request for each attempt.
         name: the name of the worker.
     """
 
@@ -133,7 +135,7 @@ class Relay:
     busy: Pause = field(default_factory=Pause)
     repeats: bool = False
     name: str = field(init=False)
-    _gather: Gather | None = field(init=False, default=None)
+    gather: Gather | None = field(init=False, default=None)
     _circuit: Circuit = field(init=False)
     _attempts: Attempts = field(init=False)
     _times: DueTimes = field(init=False)
@@ -186,6 +188,11 @@ class Relay:
         """Why the sink cannot work at all; None if it can. See ``ActingRelay``."""
         return None
 
+    @property
+    def is_acting(self) -> bool:
+        """Whether an action runs, which a stop would cut short. See ``ActingRelay``."""
+        return False
+
     def may_send(self, delivery: Delivery) -> bool:
         """Return whether a delivery whose attempt has begun may still be sent now.
 
@@ -193,13 +200,6 @@ class Relay:
         attempt raises NotSentError.
         """
         return self._attempts.may_go_on(delivery)
-
-    def gather_with(self, gather: Gather | None) -> None:
-        """Let attempts share requests from now on; None = one request for each.
-
-        ``gather`` begins an attempt, and returns the future of its result.
-        """
-        self._gather = gather
 
     def probe_with(self, probe: Probe | None) -> None:
         """Ask the address of a silent sink with this; None = it cannot be asked."""
@@ -416,11 +416,11 @@ class Relay:
         """Make an attempt: in a task, or as one event of a request."""
         delivery = attempt.delivery
         answer: asyncio.Future[Any]
-        if self._gather is None or is_alone:
+        if self.gather is None or is_alone:
             name = f"{self.name}:{delivery.id}"
             answer = tasks.create_task(self._sent(delivery), name=name)
         else:
-            answer = self._gather(delivery, tasks)
+            answer = self.gather(delivery, tasks)
         attempt.answer = answer
         answer.add_done_callback(partial(self._answered, attempt))
 

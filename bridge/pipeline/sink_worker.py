@@ -158,7 +158,7 @@ class SinkWorker:
                 await self.relay.run(self._is_settled)
             finally:
                 self._sink = None
-                self.relay.gather_with(None)
+                self.relay.gather = None
                 self.relay.probe_with(None)
 
     def _use(self, sink: Sink) -> None:
@@ -174,4 +174,4 @@ class SinkWorker:
         relay, clock = self.relay, self.resources.clock
         sizes = relay.metrics.batch_events.labels(relay.sink)
         batches = Batches(sink, limits, clock, relay.may_send, sizes)
-        relay.gather_with(batches.deliver)
+        relay.gather = batches.deliver
