@@ -113,7 +113,6 @@ class ActingRelay(Relay):
         asked = self._asked
         self._asked = {d.id: asked[d.id] for d in pending if d.id in asked}
         self._times.has_pending = bool(pending)
-        await self._times.keep()
         return wait
 
     async def _decide_at_start(self) -> None:

@@ -226,7 +226,7 @@ class Relay:
                     wait = await self.step(tasks)
                     await self.clock.wait(self._wake, wait)
                 self._settling.record()
-            await self._times.keep(is_last=True)
+            self._times.keep()
 
     async def last_call(self, cloud_event_id: str, since: float) -> None:
         """Make one attempt after the end of ``run``: for the event bridge.stopped.
@@ -268,7 +268,6 @@ class Relay:
         if self._attempts.looked() and not self._stop.is_set():
             await self._begin_beside(tasks, now)
         self._times.has_pending = bool(self._attempts.at) or next_due is not None
-        await self._times.keep()
         return self._wait(now, next_due)
 
     async def _has_time(self, now: float) -> bool:
@@ -331,7 +330,7 @@ class Relay:
         """
         attempts, is_any_left = self._attempts, False
         for delivery in found:
-            if self._is_busy(delivery):
+            if delivery.key in attempts.keys:
                 is_any_left = True
             elif attempts.may_begin(delivery, now):
                 self._make(attempts.begin(delivery), tasks)
@@ -340,18 +339,6 @@ class Relay:
             else:
                 return False
         return is_any_left
-
-    def _is_busy(self, delivery: Delivery) -> bool:
-        """Whether this delivery, or another one of its key, is under way.
-
-        The other one may be earlier and not wait any more, or later if a person has
-        retried the earlier one.
-        """
-        return (
-            delivery.id in self._attempts.at
-            or delivery.id in self._settling.landed
-            or delivery.key in self._attempts.keys
-        )
 
     async def _begin_beside(self, tasks: asyncio.TaskGroup, now: float) -> None:
         """Begin an extra attempt at an unreachable sink, if no other one can begin.
@@ -372,7 +359,7 @@ class Relay:
         )
         if self._stop.is_set():
             return
-        free = (one for one in (*due, *waiting) if not self._is_busy(one))
+        free = (one for one in (*due, *waiting) if one.key not in attempts.keys)
         if (delivery := next(free, None)) is not None:
             self._make(attempts.begin(delivery, is_beside=True), tasks)
         elif self.repeats and circuit.is_unreachable:

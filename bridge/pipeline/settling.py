@@ -67,13 +67,15 @@ class DueTimes(Struct):
         return self.circuit.running.at(self.clock.monotonic())
 
     async def follow(self) -> None:
-        """Move due times back if the wall clock was set back.
+        """Move due times back if the wall clock was set back; keep the running time.
 
         A clock set forward needs no correction: deliveries are only due sooner. Newer
         deliveries must not be moved into the future.
         """
-        now = self.clock.now().timestamp()
-        offset = now - self.clock.monotonic()
+        now, monotonic = self.clock.now().timestamp(), self.clock.monotonic()
+        offset = now - monotonic
+        if monotonic >= self._kept_at + _KEEP_EVERY:
+            self.keep()
         if self._offset is None:
             await self._begin()
         elif (back := self._offset - offset) > _JUMP:
@@ -94,11 +96,10 @@ class DueTimes(Struct):
         self._kept_at = self.clock.monotonic()
         self.outbox.ages.clocks[self.sink] = self.running
 
-    async def keep(self, *, is_last: bool = False) -> None:
-        """Store the running time: once a minute, and at the end."""
-        now = self.clock.monotonic()
-        if self.has_pending and (is_last or now >= self._kept_at + _KEEP_EVERY):
-            self._kept_at = now
+    def keep(self) -> None:
+        """Store the running time if it matters: once a minute, and at the end."""
+        if self.has_pending:
+            self._kept_at = self.clock.monotonic()
             self.outbox.ages.save(self.sink, self.running())
 
 
