@@ -147,7 +147,7 @@ class Origin(Struct, frozen=True):
 
 
 async def provisional(
-    database: Database, config: IdentityConfig, configured_source: str
+    database: Database, identity: Identity, configured_source: str
 ) -> Origin:
     """Return identity and source for events that cannot wait for the identity.
 
@@ -157,10 +157,9 @@ async def provisional(
 
     Args:
         database: the state file.
-        config: ``[identity]``.
+        identity: the values of ``[identity]``.
         configured_source: ``events.source``; "" = not configured.
     """
-    identity = Identity().overridden(config)
     source = await _source(database, identity, configured_source)
     return Origin(identity, source or makeshift_source())
 

@@ -11,7 +11,7 @@ mean for the other deliveries.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -121,6 +121,7 @@ class Relay:
             first hangs.
         gather: begins an attempt that may share a request, and returns the future of
             its result; None = one request for each attempt.
+        remind: runs beside the deliveries; None = the other side needs no reminder.
         name: the name of the worker.
     """
 
@@ -136,6 +137,9 @@ class Relay:
     repeats: bool = False
     name: str = field(init=False)
     gather: Gather | None = field(init=False, default=None)
+    remind: Callable[[asyncio.Event], Coroutine[Any, Any, None]] | None = field(
+        init=False, default=None
+    )
     _circuit: Circuit = field(init=False)
     _attempts: Attempts = field(init=False)
     _times: DueTimes = field(init=False)
@@ -201,8 +205,8 @@ class Relay:
         """
         return self._attempts.may_go_on(delivery)
 
-    def probe_with(self, probe: Probe | None) -> None:
-        """Ask the address of a silent sink with this; None = it cannot be asked."""
+    def probe_with(self, probe: Probe) -> None:
+        """Ask the address of a silent sink with this."""
         self._settling.probe = probe
 
     def offer(self, heartbeat: CloudEvent) -> None:
@@ -222,6 +226,8 @@ class Relay:
         self._stop = stop
         async with self._running:
             async with waking(stop, self._wake), asyncio.TaskGroup() as tasks:
+                if self.remind is not None:
+                    tasks.create_task(self.remind(stop), name=f"{self.name} reminds")
                 while not stop.is_set():
                     wait = await self.step(tasks)
                     await self.clock.wait(self._wake, wait)

@@ -361,19 +361,18 @@ async def test_new_state_file_has_no_identity(database: Database) -> None:
 async def test_provisional_identity_of_an_unnamed_vm_is_empty(
     database: Database,
 ) -> None:
-    origin = await provisional(database, IdentityConfig(), "")
+    origin = await provisional(database, Identity(), "")
 
     assert origin.source.startswith("urn:sebridge:")
     assert origin.identity == Identity()
 
 
 async def test_configured_identity_is_known_at_once(database: Database) -> None:
-    config = IdentityConfig(vm_name="WestNO_0", vm_id="b")
+    given = Identity(vm_name="WestNO_0", vm_id="b")
 
-    origin = await provisional(database, config, "/mine")
+    origin = await provisional(database, given, "/mine")
 
-    assert origin.source == "/mine"
-    assert origin.identity == Identity(vm_name="WestNO_0", vm_id="b")
+    assert (origin.source, origin.identity) == ("/mine", given)
 
 
 async def test_provisional_source_is_the_stored_one(
@@ -382,14 +381,14 @@ async def test_provisional_source_is_the_stored_one(
     """The stored VM is not used yet: the disk may be a copy of another VM's disk."""
     await settle(database, LEARNED, "")
 
-    origin = await provisional(database, IdentityConfig(), "")
+    origin = await provisional(database, Identity(), "")
 
     assert origin.source == SOURCE
     assert origin.identity == Identity()
 
 
 async def test_provisional_values_are_not_stored(database: Database) -> None:
-    await provisional(database, IdentityConfig(vm_name="a"), "/mine")
+    await provisional(database, Identity(vm_name="a"), "/mine")
 
     assert await remembered(database) is None
     assert (await settle(database, Identity(), "")).source.startswith("urn:sebridge:")

@@ -197,6 +197,35 @@ async def test_metadata_that_hangs_does_not_hold_up_the_polls(
         place.imds.faults.clear()
 
 
+async def test_sink_that_hangs_when_the_vm_is_known_does_not_hold_up_the_polls(
+    place: Place, compute: dict[str, object]
+) -> None:
+    """All is closed and opened again: what is in flight then has a second."""
+    lines = list[asyncio.StreamWriter]()
+
+    def accept(_: asyncio.StreamReader, line: asyncio.StreamWriter) -> None:
+        lines.append(line)
+
+    mute = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port = mute.sockets[0].getsockname()[1]
+    url = f"http://127.0.0.1:{port}/"
+    place.sinks = [{"name": "mute", "type": "webhook", "url": url}]
+    place.tables = {"shutdown_grace": "20s"}
+    async with mute, place.life():
+        place.schedule("Preempt", 60)
+        await place.until(lambda: bool(lines and place.received()))
+        place.imds.compute = compute
+        asked = place.times_asked()
+        await place.until(lambda: place.times_asked() > asked)
+        place.schedule("Terminate", 60)
+        await place.until(lambda: len(place.received()) == 2, within=5)
+        mute.close()
+        for line in lines:
+            line.transport.abort()
+
+    assert [affects(e) for e in place.received()] == [None, True]
+
+
 async def test_configured_name_is_known_at_once(
     place: Place, compute: dict[str, object]
 ) -> None:
