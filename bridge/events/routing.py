@@ -136,10 +136,11 @@ class Route(Struct, frozen=True, kw_only=True):
             ("event_types", "EventType", when.event_types),
             ("event_sources", "EventSource", when.event_sources),
         ):
-            if not _among(value := event.raw.get(field), allowed):
+            value = event.raw.get(field)
+            if allowed is not None and not _among(value, allowed):
                 yield Obstacle(
                     key=f"when.{key}",
-                    wants=_either(allowed or ()),
+                    wants=_either(allowed),
                     has=f"{field} is {_shown(value)}",
                 )
         if when.resources is not None and not _any_glob(names, when.resources):
@@ -229,9 +230,7 @@ def _merged(states: Iterable[tuple[Obstacle, ...]]) -> Iterator[Obstacle]:
         seen.update(found)
 
 
-def _among(value: object, allowed: tuple[str, ...] | None) -> bool:
-    if allowed is None:
-        return True
+def _among(value: object, allowed: tuple[str, ...]) -> bool:
     return isinstance(value, str) and value.casefold() in {
         name.casefold() for name in allowed
     }
