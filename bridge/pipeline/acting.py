@@ -100,7 +100,7 @@ class ActingRelay(Relay):
     async def step(self, tasks: asyncio.TaskGroup) -> float:
         """Begin, skip and stop actions where necessary; see ``Relay.step``."""
         self._wake.clear()
-        await self._times.follow()
+        await self._settling.follow()
         self._ended.clear()
         pending = await self._deliveries.pending(self.clock.now().timestamp())
         if not self._is_start_decided and self.outbox.state.knows_earlier_runs:
@@ -112,7 +112,7 @@ class ActingRelay(Relay):
         wait = await self._begin_or_skip(first, standings, tasks)
         asked = self._asked
         self._asked = {d.id: asked[d.id] for d in pending if d.id in asked}
-        self._times.has_pending = bool(pending)
+        self._settling.has_pending = bool(pending)
         return wait
 
     async def _decide_at_start(self) -> None:

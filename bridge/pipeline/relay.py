@@ -34,7 +34,7 @@ from bridge.pipeline.attempt import (
     is_urgent,
 )
 from bridge.pipeline.circuit import Circuit, SinkState
-from bridge.pipeline.settling import DueTimes, Probe, Settling
+from bridge.pipeline.settling import Probe, Settling
 from bridge.telemetry.metrics import Metrics
 
 Deliver = Callable[[Delivery], Awaitable[None]]
@@ -142,7 +142,6 @@ class Relay:
     )
     _circuit: Circuit = field(init=False)
     _attempts: Attempts = field(init=False)
-    _times: DueTimes = field(init=False)
     _settling: Settling = field(init=False)
     _heartbeat: HeartbeatSlot = field(init=False)
     _wake: asyncio.Event = field(init=False)
@@ -157,10 +156,8 @@ class Relay:
         self._attempts = attempts = Attempts(
             policy.slots, policy.most_slots, circuit, self.pace, clock, self.chance
         )
-        longest = policy.backoff.max_backoff
-        self._times = times = DueTimes(sink, outbox, clock, circuit, longest)
         self._settling = Settling(
-            sink, outbox, clock, self.metrics, policy, circuit, attempts, times
+            sink, outbox, clock, self.metrics, policy, circuit, attempts
         )
         self._heartbeat = HeartbeatSlot(sink, attempts)
         self._wake = outbox.wakeups.of(sink)
@@ -232,7 +229,7 @@ class Relay:
                     wait = await self.step(tasks)
                     await self.clock.wait(self._wake, wait)
                 self._settling.record()
-            self._times.keep()
+            self._settling.keep()
 
     async def last_call(self, cloud_event_id: str, since: float) -> None:
         """Make one attempt after the end of ``run``: for the event bridge.stopped.
@@ -242,7 +239,7 @@ class Relay:
             since: seconds since the epoch; the event was committed after that.
         """
         async with self._running:
-            await self._times.follow()
+            await self._settling.follow()
             found = await self.outbox.deliveries.of_cloud_event(
                 self.sink, cloud_event_id, since=since
             )
@@ -258,11 +255,11 @@ class Relay:
             Seconds after which to call this again, if nothing happens before.
         """
         self._wake.clear()
-        await self._times.follow()
+        circuit, settling = self._circuit, self._settling
+        await settling.follow()
         now = self.clock.now().timestamp()
-        if self._circuit.takes_release(self.clock.monotonic()):
+        if circuit.is_release_owed and circuit.takes_release(self.clock.monotonic()):
             await self._release(now)
-        settling = self._settling
         if settling.landed and not self._attempts.was_full:
             settling.record()
         next_due = await self._begin_due(tasks, now)
@@ -273,7 +270,7 @@ class Relay:
                 next_due = await self._begin_due(tasks, now)  # what has followed them
         if self._attempts.looked() and not self._stop.is_set():
             await self._begin_beside(tasks, now)
-        self._times.has_pending = bool(self._attempts.at) or next_due is not None
+        settling.has_pending = bool(self._attempts.at) or next_due is not None
         return self._wait(now, next_due)
 
     async def _has_time(self, now: float) -> bool:
@@ -294,7 +291,7 @@ class Relay:
             self.sink, now=now, limit=_MOST_RELEASED
         )
         if count == _MOST_RELEASED:  # there may be more to release
-            self._circuit.owe_release()
+            self._circuit.is_release_owed = True
 
     async def _begin_due(self, tasks: asyncio.TaskGroup, now: float) -> float | None:
         """Begin attempts at what is due, as far as slots, pace and circuit allow.
