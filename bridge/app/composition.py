@@ -28,10 +28,7 @@ from bridge.approvals.rotation import Rotation
 from bridge.approvals.rules import ReplyRules
 from bridge.configuration.config import Config
 from bridge.events.build import EventContext
-from bridge.events.document import Document
-from bridge.events.identity import Identity
 from bridge.events.routing import Router
-from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock, PauseMeter
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.pace import Pace, Pause
@@ -366,7 +363,7 @@ class Forwarder:
         self, config: SinkConfig, resources: Resources
     ) -> Callable[..., Relay]:
         """Return what makes the relay of a sink: one that sends, or one that acts."""
-        actor = config.actor(View(self), resources)
+        actor = config.actor(self.observer, resources)
         if actor is None:
             return Relay
         from bridge.pipeline.acting import ActingRelay  # noqa: PLC0415 - only if needed
@@ -384,24 +381,3 @@ class Forwarder:
             if self.is_early:
                 return None
             raise ConfigError([f"approvals.sessions: {error}"]) from error
-
-
-class View(Struct, frozen=True):
-    """Gives sinks that act the present identity and events; see ``acting.Outlook``."""
-
-    forwarder: Forwarder
-
-    @property
-    def identity(self) -> Identity:
-        """The identity of this VM, as far as known."""
-        return self.forwarder.origin.identity
-
-    @property
-    def document(self) -> Document | None:
-        """The last valid document since the start; None before the first."""
-        return self.forwarder.observer.document
-
-    @property
-    def watch(self) -> Watch:
-        """The watch after this document: all known scheduled events."""
-        return self.forwarder.observer.watch
