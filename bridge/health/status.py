@@ -25,7 +25,7 @@ _BLANK = (
 )
 _NAMELESS = (
     "imds: this VM's name is not known, so every scope lets each event through: "
-    "restart the bridge once instance metadata answers, or set [identity]"
+    "instance metadata is asked again every 10 min, or set [identity]"
 )
 _PATIENCE = 1.0  # seconds; a probe waits for the answer
 

@@ -37,7 +37,8 @@ from bridge.outbox import statefile
 from bridge.outbox.sink_state import SinkMemory
 from bridge.outbox.store import Outbox
 from bridge.pipeline.housekeeping import Housekeeping, StateWatch
-from bridge.pipeline.sink_worker import Opening, SinkWorker
+from bridge.pipeline.opening import open_sink, relay_of
+from bridge.pipeline.relay import Relay
 from bridge.sinks.base import Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics
 
@@ -199,7 +200,7 @@ class _Sinks(Struct, frozen=True):
     stack: AsyncExitStack
     busy: defaultdict[str, Pause] = field(default_factory=lambda: defaultdict(Pause))
 
-    async def open(self, config: SinkConfig) -> SinkWorker:
+    async def open(self, config: SinkConfig) -> Relay:
         agent = f"scheduled-events-bridge-hub/{__version__}"
         resources = Resources(
             http=await self.stack.enter_async_context(open_session(user_agent=agent)),
@@ -209,7 +210,8 @@ class _Sinks(Struct, frozen=True):
             clock=self.clock,
             memory=SinkMemory(self.outbox, config.name, self.clock),
         )
-        worker = SinkWorker(config, resources, self.stack)
-        worker.build_relay(self.outbox, self.metrics, random.random)
-        await worker.open(Opening(config, resources))
-        return worker
+        relay = relay_of(
+            config, resources, self.outbox, self.metrics, chance=random.random
+        )
+        await open_sink(relay, config, resources, self.stack)
+        return relay

@@ -89,13 +89,18 @@ class ActingRelay(Relay):
         """Why the sink cannot act, or not on some event; None if it can act."""
         return self.actor.obstacle or self.actor.unclear
 
+    @property
+    def is_acting(self) -> bool:
+        """Whether an action runs, which a stop would cut short."""
+        return bool(self._runs)
+
     def offer(self, heartbeat: CloudEvent) -> None:
         """Ignore a heartbeat: no action belongs to it."""
 
     async def step(self, tasks: asyncio.TaskGroup) -> float:
         """Begin, skip and stop actions where necessary; see ``Relay.step``."""
         self._wake.clear()
-        await self._times.follow()
+        await self._settling.follow()
         self._ended.clear()
         pending = await self._deliveries.pending(self.clock.now().timestamp())
         if not self._is_start_decided and self.outbox.state.knows_earlier_runs:
@@ -107,8 +112,7 @@ class ActingRelay(Relay):
         wait = await self._begin_or_skip(first, standings, tasks)
         asked = self._asked
         self._asked = {d.id: asked[d.id] for d in pending if d.id in asked}
-        self._times.has_pending = bool(pending)
-        await self._times.keep()
+        self._settling.has_pending = bool(pending)
         return wait
 
     async def _decide_at_start(self) -> None:

@@ -22,6 +22,7 @@ from bridge.events.build import (
     from_transition,
 )
 from bridge.events.document import Document, exact, parse
+from bridge.events.identity import Identity
 from bridge.events.transitions import Transition, anchored, diff, same_again
 from bridge.events.watch import Moment, Watch, joined
 from bridge.foundation.clock import Clock, PauseMeter, is_settled
@@ -95,6 +96,11 @@ class Observer(Struct):
         if ours is None:
             return None
         return joined(self._earlier, Watch.from_json(ours)).to_json()
+
+    @property
+    def identity(self) -> Identity:
+        """The identity of this VM, as far as it is known; see ``acting.Outlook``."""
+        return self.event_context.identity
 
     @property
     def _before(self) -> Watch:

@@ -11,7 +11,7 @@ mean for the other deliveries.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,7 +34,7 @@ from bridge.pipeline.attempt import (
     is_urgent,
 )
 from bridge.pipeline.circuit import Circuit, SinkState
-from bridge.pipeline.settling import DueTimes, Probe, Settling
+from bridge.pipeline.settling import Probe, Settling
 from bridge.telemetry.metrics import Metrics
 
 Deliver = Callable[[Delivery], Awaitable[None]]
@@ -119,6 +119,9 @@ class Relay:
         busy: the pause that all sinks of the same Service Bus namespace share.
         repeats: whether a second attempt at an urgent delivery may begin while the
             first hangs.
+        gather: begins an attempt that may share a request, and returns the future of
+            its result; None = one request for each attempt.
+        remind: runs beside the deliveries; None = the other side needs no reminder.
         name: the name of the worker.
     """
 
@@ -133,10 +136,12 @@ class Relay:
     busy: Pause = field(default_factory=Pause)
     repeats: bool = False
     name: str = field(init=False)
-    _gather: Gather | None = field(init=False, default=None)
+    gather: Gather | None = field(init=False, default=None)
+    remind: Callable[[asyncio.Event], Coroutine[Any, Any, None]] | None = field(
+        init=False, default=None
+    )
     _circuit: Circuit = field(init=False)
     _attempts: Attempts = field(init=False)
-    _times: DueTimes = field(init=False)
     _settling: Settling = field(init=False)
     _heartbeat: HeartbeatSlot = field(init=False)
     _wake: asyncio.Event = field(init=False)
@@ -151,10 +156,8 @@ class Relay:
         self._attempts = attempts = Attempts(
             policy.slots, policy.most_slots, circuit, self.pace, clock, self.chance
         )
-        longest = policy.backoff.max_backoff
-        self._times = times = DueTimes(sink, outbox, clock, circuit, longest)
         self._settling = Settling(
-            sink, outbox, clock, self.metrics, policy, circuit, attempts, times
+            sink, outbox, clock, self.metrics, policy, circuit, attempts
         )
         self._heartbeat = HeartbeatSlot(sink, attempts)
         self._wake = outbox.wakeups.of(sink)
@@ -186,6 +189,11 @@ class Relay:
         """Why the sink cannot work at all; None if it can. See ``ActingRelay``."""
         return None
 
+    @property
+    def is_acting(self) -> bool:
+        """Whether an action runs, which a stop would cut short. See ``ActingRelay``."""
+        return False
+
     def may_send(self, delivery: Delivery) -> bool:
         """Return whether a delivery whose attempt has begun may still be sent now.
 
@@ -194,15 +202,8 @@ class Relay:
         """
         return self._attempts.may_go_on(delivery)
 
-    def gather_with(self, gather: Gather | None) -> None:
-        """Let attempts share requests from now on; None = one request for each.
-
-        ``gather`` begins an attempt, and returns the future of its result.
-        """
-        self._gather = gather
-
-    def probe_with(self, probe: Probe | None) -> None:
-        """Ask the address of a silent sink with this; None = it cannot be asked."""
+    def probe_with(self, probe: Probe) -> None:
+        """Ask the address of a silent sink with this."""
         self._settling.probe = probe
 
     def offer(self, heartbeat: CloudEvent) -> None:
@@ -222,11 +223,13 @@ class Relay:
         self._stop = stop
         async with self._running:
             async with waking(stop, self._wake), asyncio.TaskGroup() as tasks:
+                if self.remind is not None:
+                    tasks.create_task(self.remind(stop), name=f"{self.name} reminds")
                 while not stop.is_set():
                     wait = await self.step(tasks)
                     await self.clock.wait(self._wake, wait)
                 self._settling.record()
-            await self._times.keep(is_last=True)
+            self._settling.keep()
 
     async def last_call(self, cloud_event_id: str, since: float) -> None:
         """Make one attempt after the end of ``run``: for the event bridge.stopped.
@@ -236,7 +239,7 @@ class Relay:
             since: seconds since the epoch; the event was committed after that.
         """
         async with self._running:
-            await self._times.follow()
+            await self._settling.follow()
             found = await self.outbox.deliveries.of_cloud_event(
                 self.sink, cloud_event_id, since=since
             )
@@ -252,11 +255,11 @@ class Relay:
             Seconds after which to call this again, if nothing happens before.
         """
         self._wake.clear()
-        await self._times.follow()
+        circuit, settling = self._circuit, self._settling
+        await settling.follow()
         now = self.clock.now().timestamp()
-        if self._circuit.takes_release(self.clock.monotonic()):
+        if circuit.is_release_owed and circuit.takes_release(self.clock.monotonic()):
             await self._release(now)
-        settling = self._settling
         if settling.landed and not self._attempts.was_full:
             settling.record()
         next_due = await self._begin_due(tasks, now)
@@ -267,8 +270,7 @@ class Relay:
                 next_due = await self._begin_due(tasks, now)  # what has followed them
         if self._attempts.looked() and not self._stop.is_set():
             await self._begin_beside(tasks, now)
-        self._times.has_pending = bool(self._attempts.at) or next_due is not None
-        await self._times.keep()
+        settling.has_pending = bool(self._attempts.at) or next_due is not None
         return self._wait(now, next_due)
 
     async def _has_time(self, now: float) -> bool:
@@ -289,7 +291,7 @@ class Relay:
             self.sink, now=now, limit=_MOST_RELEASED
         )
         if count == _MOST_RELEASED:  # there may be more to release
-            self._circuit.owe_release()
+            self._circuit.is_release_owed = True
 
     async def _begin_due(self, tasks: asyncio.TaskGroup, now: float) -> float | None:
         """Begin attempts at what is due, as far as slots, pace and circuit allow.
@@ -331,7 +333,7 @@ class Relay:
         """
         attempts, is_any_left = self._attempts, False
         for delivery in found:
-            if self._is_busy(delivery):
+            if delivery.key in attempts.keys:
                 is_any_left = True
             elif attempts.may_begin(delivery, now):
                 self._make(attempts.begin(delivery), tasks)
@@ -340,18 +342,6 @@ class Relay:
             else:
                 return False
         return is_any_left
-
-    def _is_busy(self, delivery: Delivery) -> bool:
-        """Whether this delivery, or another one of its key, is under way.
-
-        The other one may be earlier and not wait any more, or later if a person has
-        retried the earlier one.
-        """
-        return (
-            delivery.id in self._attempts.at
-            or delivery.id in self._settling.landed
-            or delivery.key in self._attempts.keys
-        )
 
     async def _begin_beside(self, tasks: asyncio.TaskGroup, now: float) -> None:
         """Begin an extra attempt at an unreachable sink, if no other one can begin.
@@ -372,7 +362,7 @@ class Relay:
         )
         if self._stop.is_set():
             return
-        free = (one for one in (*due, *waiting) if not self._is_busy(one))
+        free = (one for one in (*due, *waiting) if one.key not in attempts.keys)
         if (delivery := next(free, None)) is not None:
             self._make(attempts.begin(delivery, is_beside=True), tasks)
         elif self.repeats and circuit.is_unreachable:
@@ -416,11 +406,11 @@ class Relay:
         """Make an attempt: in a task, or as one event of a request."""
         delivery = attempt.delivery
         answer: asyncio.Future[Any]
-        if self._gather is None or is_alone:
+        if self.gather is None or is_alone:
             name = f"{self.name}:{delivery.id}"
             answer = tasks.create_task(self._sent(delivery), name=name)
         else:
-            answer = self._gather(delivery, tasks)
+            answer = self.gather(delivery, tasks)
         attempt.answer = answer
         answer.add_done_callback(partial(self._answered, attempt))
 

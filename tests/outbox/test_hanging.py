@@ -642,7 +642,7 @@ async def test_dead_thread_ends_the_forwarder_at_once(
         database = outbox.database
         work = database.read if is_read else database.run
         running = asyncio.ensure_future(
-            run_workers([StateWatch(database)], stop, grace=1.0)
+            run_workers([StateWatch(database)], stop, grace=lambda: 1.0)
         )
         with pytest.raises(OutboxThreadDiedError):
             await work(lambda _: death())
@@ -707,7 +707,7 @@ def test_process_of_a_dead_thread_ends_with_1_and_says_why(
     async def work(stop: asyncio.Event) -> None:
         async with opened(state_path) as outbox, asyncio.TaskGroup() as group:
             watch = StateWatch(outbox.database)
-            group.create_task(run_workers([watch], stop, grace=1.0))
+            group.create_task(run_workers([watch], stop, grace=lambda: 1.0))
             await outbox.database.run(lambda _: dies())
 
     with pytest.raises(SystemExit) as ended:

@@ -172,7 +172,7 @@ class Forwarder:
             return Relay(deliver=sink.deliver, **self._common(name))
         many = BatchedSink(sink, self.life.clock, plan)
         many.relay = Relay(deliver=sink.deliver, **self._common(name))
-        many.relay.gather_with(many.attempt)
+        many.relay.gather = many.attempt
         return many.relay
 
     def _acting(self) -> Relay:

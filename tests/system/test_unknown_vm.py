@@ -83,6 +83,26 @@ class Place:
         found = [m for m in self.inbox.messages if m.path == path]
         return [m.body for m in found if isinstance(m.body, dict)]
 
+    def log(self) -> dict[str, object]:
+        """Return the table of a sink that writes all events to a file."""
+        return {"name": "log", "type": "file", "path": str(self.folder / "events.log")}
+
+    def logged(self) -> list[tuple[str, str]]:
+        """Return what that file has: the names of events, and how the sources begin."""
+        path = self.folder / "events.log"
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [json.loads(line) for line in lines]
+        return [(e["type"].split(".")[2], e["source"][:5]) for e in found]
+
+    def starts(self) -> int:
+        """Return how many times the bridge has told that it started."""
+        return [name for name, _ in self.logged()].count("started")
+
+    def times_asked(self) -> int:
+        """Return how often instance metadata was asked."""
+        paths = [one.path for one in self.imds.requests]
+        return sum(path.startswith("/metadata/instance") for path in paths)
+
     async def until(self, is_so: Callable[[], bool], within: float = PATIENCE) -> None:
         """Wait until it is so: ``within`` seconds of a machine that has time for it."""
         watch = Stopwatch()
@@ -177,6 +197,35 @@ async def test_metadata_that_hangs_does_not_hold_up_the_polls(
         place.imds.faults.clear()
 
 
+async def test_sink_that_hangs_when_the_vm_is_known_does_not_hold_up_the_polls(
+    place: Place, compute: dict[str, object]
+) -> None:
+    """All is closed and opened again: what is in flight then has a second."""
+    lines = list[asyncio.StreamWriter]()
+
+    def accept(_: asyncio.StreamReader, line: asyncio.StreamWriter) -> None:
+        lines.append(line)
+
+    mute = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port = mute.sockets[0].getsockname()[1]
+    url = f"http://127.0.0.1:{port}/"
+    place.sinks = [{"name": "mute", "type": "webhook", "url": url}]
+    place.tables = {"shutdown_grace": "20s"}
+    async with mute, place.life():
+        place.schedule("Preempt", 60)
+        await place.until(lambda: bool(lines and place.received()))
+        place.imds.compute = compute
+        asked = place.times_asked()
+        await place.until(lambda: place.times_asked() > asked)
+        place.schedule("Terminate", 60)
+        await place.until(lambda: len(place.received()) == 2, within=5)
+        mute.close()
+        for line in lines:
+            line.transport.abort()
+
+    assert [affects(e) for e in place.received()] == [None, True]
+
+
 async def test_configured_name_is_known_at_once(
     place: Place, compute: dict[str, object]
 ) -> None:
@@ -208,15 +257,16 @@ async def test_next_life_does_not_publish_again_what_it_published_without_an_ide
     ]
 
 
+@pytest.mark.parametrize("patience", [2 * PATIENCE, 0.3])
 async def test_state_file_of_a_cloned_disk_is_moved_aside_when_the_vm_is_known(
-    place: Place, compute: dict[str, object]
+    patience: float, place: Place, compute: dict[str, object]
 ) -> None:
     place.imds.compute = compute
     async with place.life():
         place.schedule("Freeze", 900)
         await place.until(lambda: len(place.received()) == 1)
     place.imds.compute = None
-    async with place.life():
+    async with place.life(patience):
         place.schedule("Preempt", 60)
         await place.until(lambda: len(place.received()) == 2, within=3)
         place.imds.compute = {**compute, **OTHER}
@@ -229,6 +279,72 @@ async def test_state_file_of_a_cloned_disk_is_moved_aside_when_the_vm_is_known(
     ]
     assert len({str(e["id"]) for e in place.received()}) == 2
     assert list(place.folder.glob("state.db.*-*"))
+
+
+async def test_metadata_that_answers_late_is_used_without_a_restart_of_the_process(
+    place: Place, compute: dict[str, object]
+) -> None:
+    """What went out with a makeshift source is not told again; the bridge is."""
+    place.sinks = [place.log()]
+    async with place.life(patience=0.3):
+        await place.until(lambda: place.starts() == 1)
+        place.schedule("Freeze", 900)
+        await place.until(lambda: len(place.received()) == 1)
+        place.imds.compute = compute
+        await place.until(lambda: place.starts() == 2)
+        asked = place.times_asked()
+        place.schedule("Preempt", 900)
+        await place.until(lambda: len(place.received()) == 2)
+        await asyncio.sleep(0.7)
+        assert place.times_asked() == asked
+
+    assert place.logged() == [
+        ("started", "urn:s"),
+        ("scheduled", "urn:s"),
+        ("stopped", "urn:s"),
+        ("started", "/subs"),
+        ("scheduled", "/subs"),
+        ("stopped", "/subs"),
+    ]
+    assert [affects(e) for e in place.received()] == [None, True]
+
+
+async def test_late_answer_that_says_what_was_stored_changes_nothing(
+    place: Place, compute: dict[str, object]
+) -> None:
+    place.sinks, place.imds.compute = [place.log()], compute
+    async with place.life():
+        await place.until(lambda: place.starts() == 1)
+    place.imds.compute = None
+    async with place.life(patience=0.3):
+        await place.until(lambda: place.starts() == 2)
+        place.imds.compute, asked = compute, place.times_asked()
+        await place.until(lambda: place.times_asked() > asked)
+        await asyncio.sleep(0.7)
+        assert place.times_asked() == asked + 1
+
+    names = [name for name, _ in place.logged()]
+    assert names == ["started", "stopped", "started", "stopped"]
+
+
+async def test_command_that_runs_when_metadata_answers_late_is_not_ended(
+    place: Place, compute: dict[str, object]
+) -> None:
+    marks = place.folder / "marks"
+    script = f"echo begun >> {marks}; sleep 1.5; echo ended >> {marks}"
+    command = ["/bin/sh", "-c", script]
+    place.sinks = [
+        place.log(),
+        {"name": "drain", "type": "command", "command": command},
+    ]
+    place.tables = {"identity": {"vm_name": place.imds.vm_name}}
+    async with place.life(patience=0.3):
+        place.schedule("Freeze", 900)
+        await place.until(marks.exists)
+        place.imds.compute = compute
+        await place.until(lambda: place.starts() == 2)
+
+    assert marks.read_text().split() == ["begun", "ended"]
 
 
 async def test_placeholder_that_nobody_can_fill_in_ends_it_when_patience_is_over(
