@@ -192,10 +192,10 @@ def sink_of(
         error: why the last attempt of this process failed.
     """
     tally = tally or Tally()
-    is_idle = state == "retrying" and not tally.pending  # nothing is left to retry
+    has_given_up = state == "retrying" and not tally.pending
     return SinkReport(
         name=name,
-        state="ok" if is_idle else state,
+        state="failed" if has_given_up else state,
         pending=tally.pending,
         dead=tally.dead,
         oldest_seconds=tally.age(now),

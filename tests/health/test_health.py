@@ -458,7 +458,7 @@ async def test_status_has_the_shape_of_the_contract(bridge: Bridge) -> None:
     assert status["sinks"] == [
         {
             "name": SINK,
-            "state": "ok",
+            "state": "untried",
             "pending": 1,
             "dead": 0,
             "oldestSeconds": 0,
