@@ -5,6 +5,7 @@ that of one that does not run, from its state file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import orjson
 from msgspec import Struct, field
@@ -95,6 +96,7 @@ class StatusReport(Struct, rename="camel", omit_defaults=True, kw_only=True):
         notes: what needs attention, but does not affect readiness.
         withheld: the events that rules do not approve yet.
         traffic: the answer of the traffic probe, if there is one.
+        state_path: the state file, so whose status this is; see ``place_of``.
     """
 
     vm: dict[str, str | None]
@@ -110,6 +112,7 @@ class StatusReport(Struct, rename="camel", omit_defaults=True, kw_only=True):
     notes: list[str] | None = None
     withheld: list[HoldReport] | None = None
     traffic: Mapping[str, object] | None = None
+    state_path: str = ""
 
 
 class Stored(Struct, frozen=True, kw_only=True):
@@ -201,6 +204,11 @@ def sink_of(
         oldest_seconds=tally.age(now),
         last_error=error or tally.last_error,
     )
+
+
+def place_of(state: Path) -> str:
+    """Return the path by which the status names a state file."""
+    return str(state.absolute())
 
 
 def _command(event: Mapping[str, object]) -> dict[str, object]:

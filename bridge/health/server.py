@@ -32,6 +32,7 @@ from bridge.health.report import (
     ReceiverReport,
     StatusReport,
     nothing_known,
+    place_of,
     report,
     sink_of,
     stored,
@@ -160,6 +161,7 @@ async def running_status(source: StatusSource) -> StatusReport:
         ]
     if source.rotation is not None:
         found.traffic = source.rotation.shown()
+    found.state_path = place_of(source.state_path)
     return found
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct, field
@@ -120,11 +121,13 @@ class StatusSource(Struct):
     The fields are set when the parts are built.
 
     Attributes:
+        state_path: the state file.
         unasked: why commands cannot ask on the socket; None = they can.
     """
 
     clock: Clock
     metrics: Metrics
+    state_path: Path = Path()
     outbox: Outbox | None = None
     poller: Poller | None = None
     event_context: EventContext | None = None

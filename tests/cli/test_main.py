@@ -782,6 +782,7 @@ def test_status_of_a_forwarder_that_does_not_run(deliveries: Path) -> None:
     status = json.loads(result.stdout)
     assert set(status) == {
         *("vm", "document", "imds", "sinks", "approvals", "commands", "replies"),
+        "statePath",
     }
     assert set(status["imds"]) == {"lastSuccess", "state"}
     (sink,) = status["sinks"]
@@ -796,7 +797,7 @@ async def test_status_of_a_running_forwarder(
 ) -> None:
     listen = f"127.0.0.1:{free_port()}"
     config = written(tmp_path, listen=listen)
-    status_source = StatusSource(clock=clock, metrics=metrics)
+    status_source = StatusSource(clock, metrics, tmp_path / "state.db")
 
     async with health.serve(HttpConfig(listen=listen), status_source):
         status = ("status", "-c", str(config))
@@ -806,6 +807,21 @@ async def test_status_of_a_running_forwarder(
     assert result.exit_code == 0
     assert json.loads(result.stdout)["imds"]["state"] == "starting"
     assert "The bridge is starting" in shown.stdout
+
+
+async def test_live_status_names_another_forwarder_at_the_port(
+    tmp_path: Path, clock: FakeClock, metrics: Metrics
+) -> None:
+    listen = f"127.0.0.1:{free_port()}"
+    config = written(tmp_path, listen=listen)
+    status_source = StatusSource(clock, metrics, tmp_path / "other.db")
+
+    async with health.serve(HttpConfig(listen=listen), status_source):
+        status = ("status", "--live", "-c", str(config))
+        result = await asyncio.to_thread(sebridge, *status)
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert str(tmp_path / "other.db") in result.stderr
 
 
 def test_status_for_people_is_a_table(deliveries: Path) -> None:

@@ -138,7 +138,7 @@ class Bridge:
 
 @pytest.fixture
 async def status_source(clock: FakeClock, metrics: Metrics) -> StatusSource:
-    return StatusSource(clock=clock, metrics=metrics)
+    return StatusSource(clock, metrics, Path("/disk/state.db"))
 
 
 @pytest.fixture
@@ -493,7 +493,7 @@ async def test_status_keeps_its_bytes(bridge: Bridge) -> None:
         '"missing":[],'
         '"notes":["sinks.siem: nothing delivered since the start (siem answered 503)"],'
         f'"withheld":[{{"eventId":"{EVENT_ID}","rule":"r","reason":"Delay"}}],'
-        '"traffic":{"traffic":"in"}}'
+        '"traffic":{"traffic":"in"},"statePath":"/disk/state.db"}'
     )
 
 
@@ -510,7 +510,7 @@ async def test_status_of_a_starting_bridge_keeps_its_bytes(
         '"vmScaleSetName":null},"document":{"incarnation":null,"events":[]},'
         '"imds":{"lastSuccess":null,"state":"starting"},"sinks":[],"approvals":[],'
         '"commands":[],"replies":{"pending":0,"dead":0,"lastError":null},'
-        '"traffic":{"traffic":"in"}}'
+        '"traffic":{"traffic":"in"},"statePath":"/disk/state.db"}'
     )
 
 
