@@ -227,7 +227,7 @@ class StatusSource(Struct):
             if relay.trouble is not None and (tally is None or tally.pending):
                 found.append(f"sinks.{relay.sink}: {relay.trouble}")
             if tally is not None and tally.dead:
-                found.append(f"sinks.{relay.sink}: {_dead(tally, relay.last_error)}")
+                found.append(f"sinks.{relay.sink}: {_dead(tally)}")
         known = {REPLIES, *(relay.sink for relay in self.relays)}
         found += [
             f"sinks.{sink}: {_left(tally, sink)}"
@@ -235,7 +235,7 @@ class StatusSource(Struct):
             if sink not in known and (tally.pending or tally.dead)
         ]
         if (replies := tallies.get(REPLIES, Tally())).dead:
-            found.append(f"approvals: replies: {_dead(replies, None)}")
+            found.append(f"approvals: replies: {_dead(replies)}")
         return found
 
     def _signing_fault(self) -> str | None:
@@ -287,9 +287,9 @@ def _left(tally: Tally, sink: str) -> str:
     return f"not configured any more, but {kept}: {command}"
 
 
-def _dead(tally: Tally, error: str | None) -> str:
-    """Return how many dead letters there are, the last error, and the command."""
+def _dead(tally: Tally) -> str:
+    """Return how many dead letters there are, why if that is known, and the command."""
     what = "dead letter" if tally.dead == 1 else "dead letters"
-    why = error or tally.last_error
+    why = None if tally.pending else tally.last_error  # or it is that of a pending one
     command = "sebridge outbox list --state dead"
     return f"{tally.dead} {what}{f' ({why})' if why else ''}: {command}"

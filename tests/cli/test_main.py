@@ -1114,7 +1114,7 @@ def test_fault_at_run_time_is_one_line(tmp_path: Path) -> None:
     lock.release()
 
     assert (code, out) == (1, "")
-    assert err.splitlines()[-1].startswith("sebridge: another forwarder runs on ")
+    assert err.splitlines()[-1].startswith("sebridge: a forwarder already runs on ")
     assert "Traceback" not in err
 
 

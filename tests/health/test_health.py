@@ -377,6 +377,20 @@ async def test_dead_letters_are_a_note_at_once(bridge: Bridge) -> None:
     assert (await bridge.json("/status"))["notes"] == [note]
 
 
+async def test_dead_letter_is_not_said_to_have_died_of_a_later_failure(
+    bridge: Bridge,
+) -> None:
+    refused = PermanentDeliveryError("siem answered 302", Reason.REDIRECTED)
+    await bridge.fail(refused, attempts=1)
+    await bridge.outbox.commit([outgoing("2")], now=bridge.clock.now().timestamp())
+    await bridge.fail(TransientDeliveryError("no answer", Reason.TIMEOUT), attempts=1)
+
+    failing, dead = json.loads((await bridge.get("/readyz"))[1])
+
+    assert failing.startswith("sinks.siem: ")
+    assert dead == "sinks.siem: 1 dead letter: sebridge outbox list --state dead"
+
+
 async def test_what_waits_for_a_sink_that_is_not_configured_any_more_is_a_note(
     bridge: Bridge,
 ) -> None:
