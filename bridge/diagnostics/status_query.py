@@ -132,7 +132,11 @@ async def _stored(
     config: Settings, sinks: Sequence[str], clock: Clock, heard: Heard
 ) -> StatusReport:
     path = Path(config.state.path)
-    if not is_there(path):
+    try:
+        is_known = is_there(path)
+    except OutboxError as error:
+        raise OutboxError(f"{heard.silence}, and {error}") from error
+    if not is_known:
         text = f"{heard.silence}, and there is no state file {path}"
         raise OutboxError(f"{text}: has a forwarder ever run with this configuration?")
     async with AsyncExitStack() as stack:
