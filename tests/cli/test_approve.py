@@ -745,6 +745,7 @@ async def test_without_the_right_to_read_replies_nothing_is_sent(
     result = await approved(config, EVENT_ID, "--wait")
 
     assert result.exit_code == 1
+    assert result.stderr.startswith("sebridge: the approval was not sent, for --wait")
     assert "no-such: does not exist" in result.stderr
     assert broker.snapshot()["vm-approvals"].active == 0
 
