@@ -121,7 +121,9 @@ def simulate(*, emulator: bool, as_json: bool, **options: object) -> None:
         shown = serve.as_lines if is_for_people else serve.as_json
         until_stopped(lambda stop: serve.serve(chosen, stop, sys.stdout, shown=shown))
     except serve.EntityFileError as error:
-        fail(*error.lines)
+        fail(*error.lines, code=WRONG)
+    except serve.ScenarioError as error:
+        fail(str(error), code=WRONG)
     except serve.SimulatorError as error:
         fail(str(error))
 

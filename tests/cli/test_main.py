@@ -917,7 +917,7 @@ def test_status_without_forwarder_and_state_is_one_sentence(config: Path) -> Non
 def test_unknown_scenario_is_one_line() -> None:
     result = sebridge("simulate", "--scenario", "no-such-scenario")
 
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stderr.startswith("sebridge: ")
     assert len(result.stderr.splitlines()) == 1
 
@@ -930,7 +930,7 @@ def test_every_fault_of_an_entity_file_is_one_line(tmp_path: Path) -> None:
 
     result = sebridge("simulate", "--servicebus-config", str(file))
 
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     lines = result.stderr.splitlines()
     assert [line.split(": ")[2] for line in lines] == [
         "Queues[0].Properties.LockDuration",
