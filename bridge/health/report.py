@@ -201,7 +201,7 @@ def sink_of(
         state="failed" if has_given_up else state,
         pending=tally.pending,
         dead=tally.dead,
-        oldest_seconds=tally.age(now),
+        oldest_seconds=None if state == "early" else tally.age(now),
         last_error=error or tally.last_error,
     )
 

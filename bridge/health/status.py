@@ -271,11 +271,13 @@ class StatusSource(Struct):
         now = self.clock.now().timestamp()
         tallies = await self.outbox.deliveries.tallies()
         names = [relay.sink for relay in self.relays]
+        early = {relay.sink for relay in self.relays if relay.state == "early"}
         for name in [*names, REPLIES] if REPLIES in tallies else names:
             tally = tallies.get(name, Tally())
             self.metrics.pending.labels(name).set(tally.pending)
             self.metrics.dead.labels(name).set(tally.dead)
-            self.metrics.oldest.labels(name).set(tally.age(now) or 0)
+            age = 0 if name in early else tally.age(now) or 0
+            self.metrics.oldest.labels(name).set(age)
         self.metrics.state_degraded.set(bool(self.outbox.database.fault))
 
 

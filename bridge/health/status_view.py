@@ -58,7 +58,11 @@ _LONG = 120  # seconds: a notice is shown if a delivery waits longer
 _NOBODY_ANSWERS = "No forwarder answers. This is the content of its state file."
 _TEST = "sebridge check --connect"
 _UNTOLD = "not answering"  # the state of all where no forwarder answers
-_WORDS = {_UNTOLD: "not known", "untried": "nothing sent since the start"}
+_WORDS = {
+    _UNTOLD: "not known",
+    "untried": "nothing sent since the start",
+    "early": "waits for its time",
+}
 _QUIET_STATES = {
     "starting": "The bridge is starting: it asks IMDS who this VM is.",
     _UNTOLD: _NOBODY_ANSWERS,

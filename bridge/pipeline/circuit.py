@@ -43,6 +43,7 @@ class SinkState(StrEnum):
     """The state of a sink, as the status shows it."""
 
     UNTRIED = "untried"
+    EARLY = "early"  # of a command: the time of what waits has not come
     OK = "ok"
     RETRYING = "retrying"
     PARKED = "parked"

@@ -25,6 +25,13 @@ def test_sink_without_pending_deliveries_is_not_retrying(
     assert (found.state, found.pending) == (shown, pending)
 
 
+def test_what_waits_for_its_time_has_no_age() -> None:
+    tally = Tally(pending=1, oldest=0)
+
+    assert sink_of("drain", "early", tally, now=900).oldest_seconds is None
+    assert sink_of("drain", "ok", tally, now=900).oldest_seconds == 900
+
+
 def test_sink_with_a_dead_letter_alone_retries_nothing() -> None:
     assert sink_of("siem", "retrying", Tally(dead=1), now=0).state == "failed"
 
