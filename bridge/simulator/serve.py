@@ -17,12 +17,7 @@ from msgspec.structs import replace
 from bridge.simulator.azure.arm import Arm
 from bridge.simulator.azure.event_grid import EventGrid, Place, Schema
 from bridge.simulator.clock import Clock
-from bridge.simulator.errors import (
-    EntityFileError,
-    ListenError,
-    ScenarioError,
-    SimulatorError,
-)
+from bridge.simulator.errors import EntityFileError, ListenError, SimulatorError
 from bridge.simulator.imds.scenario import load
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.imds.state import ImdsSettings
@@ -45,7 +40,6 @@ from bridge.simulator.tls import TlsFiles
 
 __all__ = [
     "EntityFileError",
-    "ScenarioError",
     "Simulator",
     "SimulatorError",
     "SimulatorOptions",
