@@ -120,8 +120,8 @@ def events(  # noqa: PLR0913  each is an option
     wanted = Wanted(event_id=event, since=since or 0, state=state, kinds=kinds)
     display = display_of(as_json=as_json, utc=utc)
     if not (follow or watch):
-        state = stored(path)
-        found = act(state, lambda book: book.published(newest=last, wanted=wanted))
+        place = stored(path)
+        found = act(place, lambda book: book.published(newest=last, wanted=wanted))
         display.once(found)
         if not (found or as_json):
             click.echo("no event found", err=True)
