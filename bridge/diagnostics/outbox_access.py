@@ -129,7 +129,7 @@ def forwarder_of(path: Path) -> Forwarder | None:
 
 def _not_allowed(path: Path) -> OutboxError:
     who = "as an administrator" if sys.platform == "win32" else "as root"
-    text = f"this user may not ask the forwarder of the state file {path}"
+    text = f"this user may not read the state file {path}, nor ask its forwarder"
     return OutboxError(f"{text}: run this as the user of the service, or {who}")
 
 

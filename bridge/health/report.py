@@ -5,6 +5,7 @@ that of one that does not run, from its state file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import orjson
 from msgspec import Struct, field
@@ -88,6 +89,7 @@ class StatusReport(Struct, rename="camel", omit_defaults=True, kw_only=True):
         notes: what needs attention, but does not affect readiness.
         withheld: the events that rules do not approve yet.
         traffic: the answer of the traffic probe, if there is one.
+        state_path: the state file, so whose status this is; see ``place_of``.
     """
 
     vm: dict[str, str | None]
@@ -103,6 +105,7 @@ class StatusReport(Struct, rename="camel", omit_defaults=True, kw_only=True):
     notes: list[str] | None = None
     withheld: list[Withheld] | None = None
     traffic: Mapping[str, object] | None = None
+    state_path: str = ""
 
 
 class Stored(Struct, frozen=True, kw_only=True):
@@ -185,15 +188,20 @@ def sink_of(
         error: why the last attempt of this process failed.
     """
     tally = tally or Tally()
-    is_idle = state == "retrying" and not tally.pending  # nothing is left to retry
+    has_given_up = state == "retrying" and not tally.pending
     return SinkReport(
         name=name,
-        state="ok" if is_idle else state,
+        state="failed" if has_given_up else state,
         pending=tally.pending,
         dead=tally.dead,
-        oldest_seconds=tally.age(now),
+        oldest_seconds=None if state == "early" else tally.age(now),
         last_error=error or tally.last_error,
     )
+
+
+def place_of(state: Path) -> str:
+    """Return the path by which the status names a state file."""
+    return str(state.absolute())
 
 
 def _command(event: Mapping[str, object]) -> dict[str, object]:

@@ -31,6 +31,7 @@ from bridge.health.report import (
     ReceiverReport,
     StatusReport,
     nothing_known,
+    place_of,
     report,
     sink_of,
     stored,
@@ -155,6 +156,7 @@ async def running_status(source: StatusSource) -> StatusReport:
         found.withheld = [*poller.rules.withheld.values()] if poller.rules else []
     if source.rotation is not None:
         found.traffic = source.rotation.shown()
+    found.state_path = place_of(source.state_path)
     return found
 
 

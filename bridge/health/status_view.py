@@ -57,6 +57,11 @@ _LONG = 120  # seconds: a notice is shown if a delivery waits longer
 _NOBODY_ANSWERS = "No forwarder answers. This is the content of its state file."
 _TEST = "sebridge check --connect"
 _UNTOLD = "not answering"  # the state of all where no forwarder answers
+_WORDS = {
+    _UNTOLD: "not known",
+    "untried": "nothing sent since the start",
+    "early": "waits for its time",
+}
 _QUIET_STATES = {
     "starting": "The bridge is starting: it asks IMDS who this VM is.",
     _UNTOLD: _NOBODY_ANSWERS,
@@ -168,7 +173,7 @@ def _facts(status: StatusReport, now: datetime) -> list[tuple[str, Cell]]:
 
 def _spoken(state: str) -> str:
     """Return a state in words: a forwarder that does not answer tells none."""
-    return "not known" if state == _UNTOLD else state
+    return _WORDS.get(state, state)
 
 
 def corrected(status: StatusReport, now: datetime) -> datetime:
@@ -277,6 +282,7 @@ def _deliveries(status: StatusReport) -> Table:
 
 _SINK_MOODS: Mapping[str, Mood] = {
     "ok": "good",
+    "failed": "warning",
     "retrying": "warning",
     "parked": "bad",
 }

@@ -140,7 +140,7 @@ class Bridge:
 
 @pytest.fixture
 async def status_source(clock: FakeClock, metrics: Metrics) -> StatusSource:
-    return StatusSource(clock=clock, metrics=metrics)
+    return StatusSource(clock, metrics, Path("/disk/state.db"))
 
 
 @pytest.fixture
@@ -379,6 +379,20 @@ async def test_dead_letters_are_a_note_at_once(bridge: Bridge) -> None:
     assert (await bridge.json("/status"))["notes"] == [note]
 
 
+async def test_dead_letter_is_not_said_to_have_died_of_a_later_failure(
+    bridge: Bridge,
+) -> None:
+    refused = PermanentDeliveryError("siem answered 302", Reason.REDIRECTED)
+    await bridge.fail(refused, attempts=1)
+    await bridge.outbox.commit([outgoing("2")], now=bridge.clock.now().timestamp())
+    await bridge.fail(TransientDeliveryError("no answer", Reason.TIMEOUT), attempts=1)
+
+    failing, dead = json.loads((await bridge.get("/readyz"))[1])
+
+    assert failing.startswith("sinks.siem: ")
+    assert dead == "sinks.siem: 1 dead letter: sebridge outbox list --state dead"
+
+
 async def test_what_waits_for_a_sink_that_is_not_configured_any_more_is_a_note(
     bridge: Bridge,
 ) -> None:
@@ -458,7 +472,7 @@ async def test_status_has_the_shape_of_the_contract(bridge: Bridge) -> None:
     assert status["sinks"] == [
         {
             "name": SINK,
-            "state": "ok",
+            "state": "untried",
             "pending": 1,
             "dead": 0,
             "oldestSeconds": 0,
@@ -495,7 +509,7 @@ async def test_status_keeps_its_bytes(bridge: Bridge) -> None:
         '"missing":[],'
         '"notes":["sinks.siem: nothing delivered since the start (siem answered 503)"],'
         f'"withheld":[{{"eventId":"{EVENT_ID}","rule":"r","reason":"Delay"}}],'
-        '"traffic":{"traffic":"in"}}'
+        '"traffic":{"traffic":"in"},"statePath":"/disk/state.db"}'
     )
 
 
@@ -512,7 +526,7 @@ async def test_status_of_a_starting_bridge_keeps_its_bytes(
         '"vmScaleSetName":null},"document":{"incarnation":null,"events":[]},'
         '"imds":{"lastSuccess":null,"state":"starting"},"sinks":[],"approvals":[],'
         '"commands":[],"replies":{"pending":0,"dead":0,"lastError":null},'
-        '"traffic":{"traffic":"in"}}'
+        '"traffic":{"traffic":"in"},"statePath":"/disk/state.db"}'
     )
 
 

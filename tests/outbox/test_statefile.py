@@ -117,7 +117,7 @@ async def test_file_that_others_could_read_is_theirs_no_more_nor_once_moved_asid
 def test_second_forwarder_on_one_state_file_is_refused(state_path: Path) -> None:
     with (
         locked(state_path),
-        pytest.raises(OutboxLockedError, match="another forwarder runs on") as caught,
+        pytest.raises(OutboxLockedError, match="a forwarder already runs on") as caught,
         locked(state_path),
     ):
         pytest.fail("both hold it")  # pragma: no cover - must not come here

@@ -197,7 +197,7 @@ class StateLock(Struct):
 
     def _held_by(self, pid: int | None) -> OutboxLockedError:
         who = f" (process {pid})" if pid else ""
-        text = f"another forwarder runs on the state file {self.path}{who}"
+        text = f"a forwarder already runs on the state file {self.path}{who}"
         return OutboxLockedError(text)
 
 
