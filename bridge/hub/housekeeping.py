@@ -39,11 +39,9 @@ from bridge.hub.store.pin_rows import mark_pins
 from bridge.hub.store.rows import micros, moment_of
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import (
-    addresses,
     alarms,
     bridges,
     decisions,
-    details,
     events,
     machines,
     messages,
@@ -298,7 +296,7 @@ def _note_absence(connection: Connection, now: datetime) -> datetime | None:
 
 
 AT_ONCE = 200
-_OF_EVENTS = (messages, addresses, details, machines, votes)
+_OF_EVENTS = (messages, machines, votes)
 
 
 def forget(connection: Connection, now: datetime, config: HubConfig) -> int:
@@ -371,7 +369,7 @@ def forget_bridges(
 ) -> None:
     """Delete bridges that are still outdated, and that no open event refers to.
 
-    For an open event, the bridges of its machines and of its addresses decide where an
+    For an open event, its reporters and the bridges of its machines decide where an
     approval is sent, and whether the event counts as unreported.
 
     Args:
@@ -389,14 +387,14 @@ def forget_bridges(
 
 
 def _is_needed() -> ColumnElement[bool]:
-    """Return a condition: an open event names a bridge, or the bridge's machine."""
+    """Return a condition: a bridge has reported an open event, or is named by it."""
     of, is_open = machines.c, events.c.is_open.is_(True)
     by_machine = select(of.event_key).where(
         is_at(of, bridges.c), of.event_key == events.c.event_key, is_open
     )
-    by_address = select(addresses.c.event_key).where(
-        addresses.c.vm_id == bridges.c.vm_id,
-        addresses.c.event_key == events.c.event_key,
+    by_message = select(messages.c.event_key).where(
+        messages.c.vm_id == bridges.c.vm_id,
+        messages.c.event_key == events.c.event_key,
         is_open,
     )
-    return or_(by_machine.exists(), by_address.exists())
+    return or_(by_machine.exists(), by_message.exists())

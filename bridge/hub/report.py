@@ -241,7 +241,7 @@ def report_of(
     connection: Connection, since: datetime, until: datetime, now: datetime
 ) -> Report:
     """Return the report of the events announced in a period, and of outages."""
-    columns = [c for c in events.c if c.name not in {"summary", "state"}]
+    columns = [c for c in events.c if c.name not in {"summary", "state", "details"}]
     inside = (events.c.opened >= micros(since)) & (events.c.opened < micros(until))
     newest = (
         select(*columns)

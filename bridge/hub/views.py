@@ -43,10 +43,11 @@ from bridge.hub.bridges import is_unreported
 from bridge.hub.decisions import APPROVE, REFUSE, Persons, persons_of
 from bridge.hub.facts import Kind, Machine, kept_name, key_of, object_in
 from bridge.hub.report import overlaps
-from bridge.hub.store.current import aside_of, asked, details_of, homes_of, is_at
+from bridge.hub.store.current import aside_of, asked, homes_of, is_at
 from bridge.hub.store.lists import decision_row
 from bridge.hub.store.rows import (
     Summary,
+    details_in,
     made,
     moment_of,
     moment_or_none,
@@ -313,7 +314,7 @@ def _persons(
 ) -> dict[str, Persons]:
     """Return how many people must approve each event."""
     keys = [row.event_key for row in found]
-    voices = {key: one.voices for key, one in details_of(connection, keys).items()}
+    voices = {row.event_key: details_in(row.details).voices for row in found}
     homes = homes_of(connection, keys, voices)
     aside = aside_of(connection, keys)
     return {

@@ -60,13 +60,6 @@ messages = Table(
     Index("messages_once", "event_key", *_REPORT, unique=True),
 )
 
-addresses = Table(
-    "addresses",
-    metadata,
-    *_texts("event_key", "origin", "entity", "session", "prefix", "vm_id", key=True),
-    _moment("heard"),
-)
-
 events = Table(
     "events",
     metadata,
@@ -98,18 +91,12 @@ events = Table(
     _moment("azure_seen", may_be_none=True),
     Column("summary", LargeBinary, nullable=False),  # of the state, what lists show
     Column("state", LargeBinary, nullable=False),
+    Column("details", LargeBinary, nullable=False),  # what the rules need, as JSON
     Index("events_version", "version"),
     Index("events_open", "is_open", "not_before"),
     Index("events_told", "told"),
     Index("events_opened", "opened"),
     Index("events_said", "said_until"),
-)
-
-details = Table(
-    "details",
-    metadata,
-    _text("event_key", key=True),
-    Column("body", LargeBinary, nullable=False),  # who has reported it, as JSON
 )
 
 machines = Table(
