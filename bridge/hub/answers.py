@@ -321,6 +321,8 @@ class HubState(Row, frozen=True, kw_only=True):
         drained: since when all messages that waited in the sources of bridges are read;
             null: they are not.
         unread: how many messages of the last day could not be read.
+        without_heartbeat: how many bridges may run and send no heartbeats, so that
+            their silence says nothing; 200: or more.
         person: the name of who asks.
         may_decide: whether this person is an approver.
     """
@@ -329,6 +331,7 @@ class HubState(Row, frozen=True, kw_only=True):
     not_connected: Mapping[str, str]
     drained: Time | None
     unread: Count
+    without_heartbeat: Count
     person: str
     may_decide: bool
 

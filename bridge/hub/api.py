@@ -196,13 +196,18 @@ class Api:
     async def state(self, request: web.Request) -> web.Response:
         """Show what the hub cannot do now, and who asks."""
         situation, person = self.situation(), request[PERSON]
+        unread, unwatched = await self.store.read(
+            lambda c: (
+                lists.count_unread(c, situation.now),
+                lists.count_unwatched(c, situation),
+            )
+        )
         found = HubState(
             store_fault=situation.store_fault,
             not_connected=situation.not_connected,
             drained=situation.drained,
-            unread=await self.store.read(
-                lambda c: lists.count_unread(c, situation.now)
-            ),
+            unread=unread,
+            without_heartbeat=unwatched,
             person=person.name,
             may_decide=person.may_decide,
         )

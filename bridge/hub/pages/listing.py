@@ -17,7 +17,6 @@ from bridge.hub.pages.frame import notices
 from bridge.hub.pages.rendering import Content
 from bridge.hub.server import BadQueryError
 from bridge.hub.store import lists
-from bridge.hub.store.lists import count_unread
 from bridge.hub.view_rows import PAGE, BridgeRow, Filters, Situation
 
 _KEYS = ("q", "type", "source", "resourceGroup", "since", "until", "open")
@@ -97,7 +96,8 @@ def overview_of(
         silent=len(silent),
         is_deaf=bool(notices(situation)),
         has_bridges=lists.has_bridges(connection),
-        may_be_told=lists.may_tell(connection, situation),
+        may_be_told=lists.count_running(connection, situation) > 0,
+        unwatched=lists.count_unwatched(connection, situation),
     )
     return Content(
         "overview.html",
@@ -106,7 +106,8 @@ def overview_of(
             **rows,
             **_around(rows, query, health),
             "silent": _silent(silent),
-            "unread": count_unread(connection, situation.now),
+            "unread": lists.count_unread(connection, situation.now),
+            "unwatched": health.unwatched,
             **_machines(connection, dict(query.asked)["q"]),
         },
     )
@@ -120,12 +121,14 @@ class Health(Struct, frozen=True, kw_only=True):
         is_deaf: whether a source is not connected, or not read to its end.
         has_bridges: whether any bridge has ever sent a message.
         may_be_told: whether any bridge may run.
+        unwatched: how many bridges may run and send no heartbeats.
     """
 
     silent: int
     is_deaf: bool
     has_bridges: bool
     may_be_told: bool
+    unwatched: int
 
     @property
     def trouble(self) -> str:
@@ -137,6 +140,9 @@ class Health(Struct, frozen=True, kw_only=True):
         if self.silent:
             many = f"{self.silent} bridges are silent"
             return "One bridge is silent" if self.silent == 1 else many
+        if self.unwatched:
+            many = f"{self.unwatched} bridges send no heartbeat"
+            return "One bridge sends no heartbeat" if self.unwatched == 1 else many
         return "" if self.may_be_told else "All bridges have stopped or are gone"
 
     @property

@@ -102,13 +102,28 @@ def has_bridges(connection: Connection) -> bool:
     return connection.scalar(select(bridges.c.vm_id).limit(1)) is not None
 
 
-def may_tell(connection: Connection, situation: Situation) -> bool:
-    """Whether any bridge may run: neither all have stopped, nor all are gone."""
+def count_running(
+    connection: Connection, situation: Situation, *wanted: ColumnElement[bool]
+) -> int:
+    """Return how many bridges may run; at most 200, the last heard.
+
+    They have not stopped, and are not gone.
+
+    Args:
+        connection: a connection within a transaction.
+        situation: the current Situation.
+        wanted: further conditions.
+    """
     of = bridges.c
     is_on = [func.coalesce(end, 0) < of.heard for end in (of.stopped, of.forgotten)]
-    last = select(bridges).where(*is_on).order_by(of.heard.desc()).limit(PAGE)
+    last = select(bridges).where(*is_on, *wanted).order_by(of.heard.desc()).limit(PAGE)
     rows = bridge_rows(connection, connection.execute(last).all(), situation)
-    return any(row.liveness is not Liveness.GONE for row in rows)
+    return sum(row.liveness is not Liveness.GONE for row in rows)
+
+
+def count_unwatched(connection: Connection, situation: Situation) -> int:
+    """Return how many of them send no heartbeats: their silence says nothing."""
+    return count_running(connection, situation, bridges.c.has_beats.is_(False))
 
 
 def bridges_like(

@@ -117,6 +117,7 @@ bridges = Table(
     _moment("stopped", may_be_none=True),  # when its last word that it stops was heard
     _moment("forgotten", may_be_none=True),  # when a person declared it gone
     Column("was_silent", Boolean, nullable=False),
+    Column("has_beats", Boolean, nullable=False),  # whether it sends heartbeats
     Column("reported", LargeBinary, nullable=False),  # a BridgeState as JSON
     Index("bridges_name", "name"),
     Index("bridges_resource", "resource"),
