@@ -5,7 +5,16 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bridge.hub.answers import LONGEST_ADDRESS, LONGEST_CURSOR, Action, List, Via, Word
+from bridge.hub.answers import (
+    LONGEST_ADDRESS,
+    LONGEST_CURSOR,
+    Action,
+    List,
+    Listed,
+    Text,
+    Via,
+    Word,
+)
 from bridge.hub.pins import Doubt
 from bridge.hub.targets import Verdict
 from bridge.hub.view_rows import PAGE, Count, Row, Time
@@ -147,7 +156,9 @@ class Decided(Row, frozen=True, kw_only=True):
 # -- keys of bridges ------------------------------------------------------------------
 
 
-WAITING, ACCEPTED = KEY_STATES = ("waiting", "accepted")
+KeyState = Literal["waiting", "accepted"]
+ACCEPTED: KeyState = "accepted"
+KEY_STATES: tuple[KeyState, KeyState] = ("waiting", ACCEPTED)
 ACCEPT, WITHDRAW = "accept", "withdraw"
 _Id = Annotated[str, Meta(max_length=LONGEST_ADDRESS)]
 
@@ -194,6 +205,18 @@ class KeyList(List, frozen=True, kw_only=True):
     keys: tuple[KeyRow, ...]
     is_full: bool
     wanted: Count
+
+
+class KeysListed(Listed, frozen=True, kw_only=True):
+    """Which keys are listed.
+
+    Attributes:
+        state: waiting: they are not pinned; accepted: people have accepted them.
+        match: only of machines whose resource id fits a glob.
+    """
+
+    state: KeyState = "waiting"
+    match: Text = ""
 
 
 class KeyAsked(Row, frozen=True, kw_only=True):

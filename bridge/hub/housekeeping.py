@@ -18,6 +18,7 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, or_, select
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import HubStoreError
 from bridge.hub import report
+from bridge.hub.answers import BridgesAsked
 from bridge.hub.bridges import Liveness
 from bridge.hub.config import HubConfig
 from bridge.hub.metrics import HubMetrics
@@ -163,13 +164,14 @@ class FleetMonitor(Struct):
             await self.store.write(partial(forget, retention=self.retention))
 
     async def _fleet(self) -> list[BridgeRow]:
-        rows, after, situation = list[BridgeRow](), "", self.situation()
+        rows, asked, situation = list[BridgeRow](), BridgesAsked(), self.situation()
         while True:
-            read = partial(fleet, situation=situation, after=after)
+            read = partial(fleet, situation=situation, asked=asked)
             page, after = await self.store.read(read)
             rows += page
             if not after:
                 return rows
+            asked = BridgesAsked(cursor=after)
 
 
 # -- Deletes old rows from the store, and records that the hub is running --------------

@@ -31,6 +31,7 @@ from bridge.hub.answers import (
     DecisionRow,
     EventPage,
     EventRow,
+    Filters,
     MessageRow,
     OutcomeRow,
     PersonsRow,
@@ -63,7 +64,7 @@ from bridge.hub.store.tables import (
     trail,
     votes,
 )
-from bridge.hub.view_rows import PAGE, Filters, ReporterRow, Situation, StoredOutcome
+from bridge.hub.view_rows import PAGE, ReporterRow, Situation, StoredOutcome
 
 _MOST_ENTRIES = 100
 _PLACE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
@@ -79,7 +80,7 @@ def list_events(
     misses no change.
     """
     query = select(events).where(*_wanted(filters), _is_settled(connection))
-    query = query.order_by(events.c.version).limit(max(1, min(filters.limit, PAGE)))
+    query = query.order_by(events.c.version).limit(filters.limit)
     return _rows(connection, connection.execute(query).all(), situation)
 
 
@@ -94,7 +95,7 @@ def overview(
         .where(*_wanted(filters))
         .order_by(*order, events.c.told.desc(), events.c.event_key)
     )
-    query = query.offset(skip).limit(max(1, min(filters.limit, PAGE)))
+    query = query.offset(skip).limit(filters.limit)
     found = _rows(connection, connection.execute(query).all(), situation)
     return sorted(found, key=lambda row: not row.unreported)
 

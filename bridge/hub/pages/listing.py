@@ -6,18 +6,17 @@ from typing import Any
 from urllib.parse import urlencode
 
 from msgspec import Struct
-from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from bridge.events.vocabulary import EVENT_TYPES
 from bridge.hub import views
-from bridge.hub.api import filters_of
+from bridge.hub.answers import Filters
 from bridge.hub.pages import shown
 from bridge.hub.pages.frame import notices
 from bridge.hub.pages.rendering import Content
-from bridge.hub.server import BadQueryError
+from bridge.hub.server import BadQueryError, query_in
 from bridge.hub.store import lists
-from bridge.hub.view_rows import PAGE, BridgeRow, Filters, Situation
+from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 
 _KEYS = ("q", "type", "source", "resourceGroup", "since", "until", "open")
 SOURCES = ("Platform", "User")
@@ -70,7 +69,7 @@ class ListQuery(Struct, frozen=True):
             BadQueryError: as ``of``.
         """
         asked = dict(self.asked)
-        return filters_of({**asked, "open": asked["open"] or "true"})
+        return query_in(Filters, {**asked, "open": asked["open"] or "true"})
 
     def address(self, number: int) -> str:
         """Return the address of another page of the same list."""
@@ -193,9 +192,8 @@ def _rows(
     situation: Situation,
 ) -> dict[str, Any]:
     """Return the rows of the list, and the links to the pages before and after."""
-    filters = replace(query.filters(), limit=PAGE)
     skip = query.number * PAGE
-    found = views.overview(connection, filters, situation, skip=skip)
+    found = views.overview(connection, query.filters(), situation, skip=skip)
     return {
         "rows": [shown.event(row, situation.now) for row in found],
         "further": query.address(query.number + 1) if len(found) == PAGE else None,

@@ -12,14 +12,14 @@ from msgspec.structs import asdict
 from sqlalchemy import Connection
 
 from bridge.hub import report, views
-from bridge.hub.answers import EventRow
+from bridge.hub.answers import EventRow, ReportAsked, TimeLineAsked
 from bridge.hub.api import Api, period_of
 from bridge.hub.facts import Machine, kept_name, text
 from bridge.hub.pages import shown, words
 from bridge.hub.pages.frame import Frame, done, missing
 from bridge.hub.pages.rendering import Content, Look
 from bridge.hub.report import Report, ReportRow
-from bridge.hub.server import RefusedError
+from bridge.hub.server import RefusedError, query_in
 from bridge.hub.store import lists
 from bridge.hub.store.lists import machines_named
 from bridge.hub.timeline import Outage, TimeLine, TimeLineEntry
@@ -81,26 +81,31 @@ class MachinePages:
     async def report(self, request: web.Request) -> web.StreamResponse:
         """Report on a period; a page that is not live, and one at a time."""
         asked = _asked(request, ("from", "to"))
-        period_of(asked, self._situation().now, ("from", "to"))
+        period = query_in(ReportAsked, asked)
+        period_of(period, self._situation().now)
 
         def make(connection: Connection, situation: Situation) -> Content:
             now = situation.now
-            since, until = period_of(asked, now, ("from", "to"))
+            since, until = period_of(period, now)
             found = report.report_of(connection, since, until, now)
-            given = {"asked": asked, "query": urlencode(asked), "here": "/report"}
-            period = {"since": shown.time(since, now), "until": shown.time(until, now)}
-            return Content("report.html", {**_report(found), **given, **period})
+            given: dict[str, object] = {
+                "asked": asked,
+                "query": urlencode(asked),
+                "here": "/report",
+            }
+            given |= {"since": shown.time(since, now), "until": shown.time(until, now)}
+            return Content("report.html", {**_report(found), **given})
 
         async with self._api.reporting:
             return await self._frame.page(request, Look("/report", make), mark="")
 
     def _look(self, request: web.Request) -> Look:
-        machine, names = _machine_in(request), ("since", "until")
-        asked = _asked(request, names)
-        period_of(asked, self._situation().now, names)
+        machine, asked = _machine_in(request), _asked(request, ("since", "until"))
+        period = query_in(TimeLineAsked, asked)
+        period_of(period, self._situation().now)
 
         def make(connection: Connection, situation: Situation) -> Content:
-            since, until = period_of(asked, situation.now, names)
+            since, until = period_of(period, situation.now)
             found = report.time_line(connection, machine, since, until, situation.now)
             return self._machine(connection, machine, situation, found, asked)
 

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from bridge.foundation.clock import Clock
 from bridge.hub import views
+from bridge.hub.answers import BridgesAsked
 from bridge.hub.api import Api
 from bridge.hub.bridges import Liveness
 from bridge.hub.choices import (
@@ -24,6 +25,7 @@ from bridge.hub.choices import (
     KeyRow,
     KeysAsked,
     KeysDecided,
+    KeysListed,
 )
 from bridge.hub.decisions import ARM
 from bridge.hub.facts import key_of, text
@@ -33,14 +35,13 @@ from bridge.hub.pages.listing import ListQuery, overview_of
 from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.rendering import Content, Look
 from bridge.hub.pins import Doubt
-from bridge.hub.server import ANY_ID, RefusedError, asked_in, fault
+from bridge.hub.server import ANY_ID, RefusedError, asked_in, fault, query_in
 from bridge.hub.store import lists
 from bridge.hub.store.accepting import MOST_OF_MACHINE
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 
 _LONGEST = 256
 _LONGEST_REASON = 1024
-_STATES = tuple(state.value for state in Liveness)
 
 
 class Pages:
@@ -158,25 +159,19 @@ class Pages:
             for key in ("state", "after", "q")
         )
         glob = text(request.query.get("keys", "")[:_LONGEST_REASON]).strip()
-        asked = {"state": state if state in _STATES else "", "q": name.strip()}
+        asked = {"state": state if state in {*Liveness} else "", "q": name.strip()}
         query = {key: value for key, value in asked.items() if value}
-        given = {**asked, "after": after, "keys": glob}
-        address = shown.with_query("/bridges", **given)
+        wanted = query_in(BridgesAsked, {**query, "cursor": after})
+        address = shown.with_query("/bridges", **asked, after=after, keys=glob)
 
         def make(connection: Connection, situation: Situation) -> Content:
-            found, more = lists.fleet(
-                connection,
-                situation,
-                state=asked["state"],
-                text=asked["q"],
-                after=after,
-            )
+            found, more = lists.fleet(connection, situation, wanted)
             total = lists.count_bridges(connection, asked["q"])
             further = (
                 shown.with_query("/bridges", **query, after=more) if more else None
             )
             waiting, accepted = (
-                self._api.keys_of(connection, state=kind, glob=glob)
+                self._api.keys_of(connection, KeysListed(state=kind, match=glob))
                 for kind in KEY_STATES
             )
             return Content(
@@ -190,7 +185,7 @@ class Pages:
                     "rows": shown.bridges(found, situation.now),
                     "further": further,
                     "asked": asked,
-                    "states": _STATES,
+                    "states": tuple(Liveness),
                     "is_narrow": bool(query),
                 },
             )
