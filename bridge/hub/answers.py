@@ -426,33 +426,3 @@ class MessagesAsked(Asked, frozen=True, kw_only=True):
     """
 
     before: Text = ""
-
-
-class TimeLineAsked(Asked, frozen=True, kw_only=True):
-    """A machine and a period: RFC 3339, or days of UTC such as 2026-11-27.
-
-    Attributes:
-        name: the name of the machine.
-        group: its resource group.
-        subscription: its subscription.
-        since: left out: a week before until.
-        until: left out: now. A day is included.
-    """
-
-    name: Text = ""
-    group: Text = field(default="", name="resourceGroup")
-    subscription: Text = ""
-    since: Time | None = None
-    until: Time | None = None
-
-
-class ReportAsked(Asked, frozen=True, kw_only=True):
-    """A period: RFC 3339, or days of UTC such as 2026-11-27.
-
-    Attributes:
-        since: left out: a week before to.
-        until: left out: now. A day is included.
-    """
-
-    since: Time | None = field(default=None, name="from")
-    until: Time | None = field(default=None, name="to")

@@ -34,8 +34,6 @@ from bridge.hub.answers import (
     HubState,
     Listed,
     MessagesAsked,
-    ReportAsked,
-    TimeLineAsked,
 )
 from bridge.hub.choices import (
     Approval,
@@ -47,12 +45,14 @@ from bridge.hub.choices import (
     KeysDecided,
     KeysListed,
     Options,
+    VoteRequest,
+    VoteResult,
 )
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import DROP_OFFER, SET_ASIDE
 from bridge.hub.facts import Machine, kept_name, key_of
 from bridge.hub.openapi import Json, Operation, camel
-from bridge.hub.report import Report
+from bridge.hub.report import Report, ReportAsked
 from bridge.hub.server import (
     ANY_ID,
     PERSON,
@@ -67,14 +67,10 @@ from bridge.hub.server import (
 )
 from bridge.hub.store import lists
 from bridge.hub.store.accepting import Decider, decide_keys, keys_of
-from bridge.hub.store.deciding import (
-    VoteRequest,
-    VoteResult,
-    handle_vote,
-)
+from bridge.hub.store.deciding import handle_vote
 from bridge.hub.store.rows import made
 from bridge.hub.store.store import Store
-from bridge.hub.timeline import TimeLine
+from bridge.hub.timeline import TimeLine, TimeLineAsked
 from bridge.hub.view_rows import Bridge, Situation
 
 log = logging.getLogger(__name__)

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
+from bridge.hub.access import Person
 from bridge.hub.answers import (
     LONGEST_ADDRESS,
     LONGEST_CURSOR,
@@ -125,6 +126,42 @@ class Approval(Row, frozen=True, kw_only=True):
     about: Annotated[str, Meta(max_length=LONGEST_CURSOR)] = ""
     address: Annotated[str, Meta(max_length=LONGEST_ADDRESS)] = ""
     override: bool = False
+
+
+class VoteRequest(Struct, frozen=True, kw_only=True):
+    """What one person asks.
+
+    Attributes:
+        key: the EventId in capitals.
+        asked: a vote, or another decision.
+        id: the id of the decision, if this vote completes one.
+    """
+
+    key: str
+    asked: Approval
+    person: Person
+    id: str
+
+
+class VoteResult(Struct, frozen=True, kw_only=True):
+    """The result of a vote or a refusal.
+
+    Attributes:
+        status: an HTTP status: 200 decided, 202 counted, or 403, 404, 409 refused.
+        words: why it was refused; "" = it was not.
+        is_changed: whether the event has changed since it was shown.
+        id: the id of the decision.
+        missing: how many more people must approve.
+        needs: what the request lacks: "address" = a contested address must be chosen;
+            "override" = a bridge would refuse it; "" = nothing.
+    """
+
+    status: int
+    words: str = ""
+    needs: str = ""
+    is_changed: bool = False
+    id: str | None = None
+    missing: int = 0
 
 
 class BridgeAsked(Row, frozen=True, kw_only=True):

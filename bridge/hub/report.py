@@ -19,6 +19,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Connection, and_, or_, select, true
 
+from bridge.hub.answers import Asked
 from bridge.hub.decisions import APPROVE, REFUSE
 from bridge.hub.facts import Machine, NoteKind
 from bridge.hub.store.current import is_at
@@ -174,6 +175,18 @@ def _decided(event: Event, row: Any) -> Event:
 
 def _seconds(words: str) -> Any:
     return Meta(ge=0, description=words)
+
+
+class ReportAsked(Asked, frozen=True, kw_only=True):
+    """A period: RFC 3339, or days of UTC such as 2026-11-27.
+
+    Attributes:
+        since: left out: a week before to.
+        until: left out: now. A day is included.
+    """
+
+    since: Time | None = field(default=None, name="from")
+    until: Time | None = field(default=None, name="to")
 
 
 class Numbers(Row, frozen=True, kw_only=True):

@@ -12,17 +12,17 @@ from msgspec.structs import asdict
 from sqlalchemy import Connection
 
 from bridge.hub import report, views
-from bridge.hub.answers import EventRow, ReportAsked, TimeLineAsked
+from bridge.hub.answers import EventRow
 from bridge.hub.api import Api, period_of
 from bridge.hub.facts import Machine, kept_name, text
 from bridge.hub.pages import shown, words
 from bridge.hub.pages.frame import Frame, done, missing
 from bridge.hub.pages.rendering import Content, Look
-from bridge.hub.report import Report, ReportRow
+from bridge.hub.report import Report, ReportAsked, ReportRow
 from bridge.hub.server import RefusedError, query_in
 from bridge.hub.store import lists
 from bridge.hub.store.lists import machines_named
-from bridge.hub.timeline import Outage, TimeLine, TimeLineEntry
+from bridge.hub.timeline import Outage, TimeLine, TimeLineAsked, TimeLineEntry
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 
 _LONGEST = 256

@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, select
 
 from bridge.hub.access import AccessConfig, AccessRule, Person
-from bridge.hub.choices import Approval
+from bridge.hub.choices import Approval, VoteRequest, VoteResult
 from bridge.hub.config import ArmConfig, HubConfig
 from bridge.hub.decisions import Claimed, CurrentEvent, DecisionState, End, Result
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.sending import Dispatcher
 from bridge.hub.store import engine
 from bridge.hub.store.current import current_event
-from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
+from bridge.hub.store.deciding import handle_vote
 from bridge.hub.store.intake import keep
 from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.start import migrate
