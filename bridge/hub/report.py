@@ -219,6 +219,12 @@ class ReportRow(Numbers, frozen=True, kw_only=True):
     events: Count
     by: tuple[str, ...]
 
+    @property
+    def at(self) -> Machine:
+        """The machine."""
+        place = (self.subscription or "", self.resource_group or "", self.machine)
+        return Machine.at(place)
+
 
 class ReportTotals(Numbers, frozen=True, kw_only=True):
     """The numbers of the fleet."""

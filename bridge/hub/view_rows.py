@@ -84,7 +84,7 @@ class ReporterRow(Row, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """Its name for people."""
-        return self.vm_name or "an unnamed VM"
+        return self.vm_name or self.vm_id or "an unnamed VM"
 
 
 class StoredOutcome(Row, frozen=True, kw_only=True):

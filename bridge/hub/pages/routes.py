@@ -6,8 +6,6 @@ for the same person, event and content.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any
 
 from aiohttp import web
 from sqlalchemy import Connection
@@ -22,7 +20,6 @@ from bridge.hub.choices import (
     NO_OPTIONS,
     Approval,
     KeyList,
-    KeyRow,
     KeysAsked,
     KeysDecided,
     KeysListed,
@@ -34,7 +31,6 @@ from bridge.hub.pages.frame import Frame, done, missing
 from bridge.hub.pages.listing import ListQuery, overview_of
 from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.rendering import Content, Look
-from bridge.hub.pins import Doubt
 from bridge.hub.server import ANY_ID, RefusedError, asked_in, fault, query_in
 from bridge.hub.store import lists
 from bridge.hub.store.accepting import MOST_OF_MACHINE
@@ -112,7 +108,7 @@ class Pages:
             {
                 "event": shown.page(found, situation.now, is_older=bool(before)),
                 "options": shown.options(possible or NO_OPTIONS),
-                "raised": shown.raised(found),
+                "raised": found.approval.persons.raised_by,
                 "set_aside": found.set_aside,
                 "reason": "",
             },
@@ -177,12 +173,12 @@ class Pages:
             return Content(
                 "bridges.html",
                 {
-                    "keys": _shown_keys(waiting, accepted, situation.now),
+                    "keys": _shown_keys(waiting, accepted),
                     "glob": glob,
                     "address": address,
                     "here": "/bridges",
                     "title": _fleet_title(found, total, is_whole=not (more or after)),
-                    "rows": shown.bridges(found, situation.now),
+                    "rows": shown.bridges(found),
                     "further": further,
                     "asked": asked,
                     "states": tuple(Liveness),
@@ -214,14 +210,13 @@ class Pages:
         cursor = request.query.get("before", "")[:_LONGEST]
         before = lists.place_of(cursor)
 
-        def make(connection: Connection, situation: Situation) -> Content:
+        def make(connection: Connection, _: Situation) -> Content:
             found = lists.list_decisions(connection, before=before)
             further = None
             if len(found) == PAGE:
                 further = f"/decisions?before={lists.cursor_of(found[-1])}"
-            rows = [shown.decision(row, situation.now) for row in found]
-            given: dict[str, Any] = {"rows": rows, "further": further}
-            return Content("decisions.html", {"here": "/decisions", **given})
+            given = {"here": "/decisions", "rows": found, "further": further}
+            return Content("decisions.html", given)
 
         look = Look(f"/decisions?before={cursor if before else ''}", make)
         return await self._frame.show(request, look)
@@ -244,60 +239,22 @@ def _key_in(request: web.Request) -> str:
 # -- the keys on ``/bridges`` ----------------------------------------------------------
 
 
-_WHY = {
-    Doubt.NEW_MACHINE: "no key of this machine is pinned",
-    Doubt.NEW_KEY: "this vmId has, or tells, another key",
-    Doubt.SECOND_VM_ID: "another vmId has, or tells, this machine",
-    Doubt.SHARED_KEY: "another vmId has, or tells, this key",
-}
-
-
-def _shown_keys(waiting: KeyList, accepted: KeyList, now: datetime) -> shown.Shown:
+def _shown_keys(waiting: KeyList, accepted: KeyList) -> shown.Shown:
     """Return the values of keys, by resource id: the first 200 of each kind."""
     rows, known = (
         sorted(found.keys, key=lambda one: (one.resource_id, one.id))
         for found in (waiting, accepted)
     )
-    first, wanted = rows[:PAGE], waiting.wanted
     counts = Counter(one.resource_id for one in rows)
     return {
-        "rows": [
-            {
-                **_key(one, wanted, now),
-                "is_crowded": counts[one.resource_id] >= MOST_OF_MACHINE,
-            }
-            for one in first
-        ],
+        "rows": rows[:PAGE],
         "more": max(len(rows) - PAGE, 0),
-        "all": _named(first),
+        "crowded": [name for name, n in counts.items() if n >= MOST_OF_MACHINE],
         "is_full": waiting.is_full,
-        "wanted": wanted,
-        "accepted": [_key(one, wanted, now) for one in known[:PAGE]],
+        "wanted": waiting.wanted,
+        "accepted": known[:PAGE],
         "more_accepted": max(len(known) - PAGE, 0),
     }
-
-
-def _key(one: KeyRow, wanted: int, now: datetime) -> shown.Shown:
-    return {
-        "row_id": f"k-{one.id[:12]}",
-        "named": _named([one]),
-        "name": shown.name_of(one.vm_name or one.resource_id.rpartition("/")[2]),
-        "vm_id": shown.short(one.vm_id),
-        "resource_id": shown.short(one.resource_id),
-        "key": one.key,
-        "why": _WHY[one.why] if one.why else "",
-        "kind": "soft" if one.why is Doubt.NEW_MACHINE else "bad",
-        "first_heard": shown.time(one.first_heard, now),
-        "heard": shown.time(one.last_heard, now),
-        "since": shown.time(one.since, now),
-        "persons": one.persons,
-        "missing": max(wanted - len(one.persons), 0),
-    }
-
-
-def _named(rows: Sequence[KeyRow]) -> str:
-    """Return exactly the keys that a form shows, and why each of them waits."""
-    return " ".join(f"{one.id}:{one.why or ''}" for one in rows)
 
 
 def _asked_keys(form: Mapping[str, str]) -> KeysAsked:
