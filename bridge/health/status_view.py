@@ -11,8 +11,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from bridge.events.document import parse_time
-from bridge.events.identity import bare
+from bridge.events.document import bare, parse_time
 from bridge.events.vocabulary import NOTHING_TO_APPROVE, OutcomeKind
 from bridge.events.wording import table
 from bridge.foundation.printable import printable
