@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import orjson
 from msgspec import Struct
@@ -22,6 +23,7 @@ from bridge.events.build import (
 )
 from bridge.events.cloudevent import CloudEvent, rfc3339
 from bridge.events.command_result import CommandResult, from_command
+from bridge.events.data import BridgeData
 from bridge.events.document import parse
 from bridge.events.identity import Identity
 from bridge.events.routing import Scope
@@ -279,18 +281,21 @@ def one_of_each(*, lifecycle: bool) -> Iterator[CloudEvent]:
     yield from map(_command, COMMAND_OUTCOMES)
     if lifecycle:
         for what in ("started", "stopped", "imds-recovered"):
-            yield from_bridge(_CONTEXT, what, observed_at=_AT).event
-        yield from_bridge(
-            _CONTEXT, "imds-unreachable", observed_at=_AT, reason="no answer"
-        ).event
-        numbers = {"pending": 0, "dead": 0, "freeDiskBytes": 10**9}
-        yield from_bridge(_CONTEXT, "heartbeat", observed_at=_AT, more=numbers).event
+            yield _life(what)
+        yield _life("imds-unreachable", reason="no answer")
+        yield _life("heartbeat", pending=0, dead=0, free_disk_bytes=10**9)
         for what, event_id in (("traffic-out", "x"), ("traffic-in", None)):
-            why = {"eventId": event_id, "since": rfc3339(_AT)}
-            yield from_bridge(_CONTEXT, what, observed_at=_AT, more=why).event
+            yield _life(what, event_id=event_id, since=rfc3339(_AT))
         yield from_document(
             _CONTEXT, _DOCUMENT, previous_incarnation=None, observed_at=_AT, repeats=0
         ).event
+
+
+def _life(what: str, reason: str | None = None, **members: Any) -> CloudEvent:
+    data = BridgeData(
+        observed_at=rfc3339(_AT), reporter=_CONTEXT.reporter, reason=reason, **members
+    )
+    return from_bridge(_CONTEXT, what, data).event
 
 
 def _transition(kind: TransitionKind) -> CloudEvent:
