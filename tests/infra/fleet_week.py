@@ -318,9 +318,8 @@ def _outcome(event: Event, *outcomes: str) -> bool:
 
 
 def _by_user(event: Event) -> bool:
-    kinds = {"Reboot", "Redeploy", "Terminate"}
-    found = (event.get("eventsource"), event.get("eventtype") in kinds)
-    return _step(event, "scheduled") and found == ("User", True)
+    found = (event.get("eventsource"), event["severitytext"])
+    return _step(event, "scheduled") and found == ("User", "ERROR")
 
 
 def _is_short(event: Event) -> bool:
