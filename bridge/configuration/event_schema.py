@@ -29,8 +29,8 @@ from bridge.configuration.schema_parts import (
 )
 from bridge.events import data
 from bridge.events.alarm import BACK, CLOCK, KEY, REPORT, SILENT, SLOW, UNREPORTED
-from bridge.events.vocabulary import TransitionKind
-from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
+from bridge.events.vocabulary import COMMAND_OUTCOMES, TransitionKind
+from bridge.telemetry.metrics import OUTCOMES
 
 APPROVALS = ("decided", "refused", "done", "failed", "void")
 HUB_STEPS = [

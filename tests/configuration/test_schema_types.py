@@ -24,7 +24,7 @@ from bridge.configuration.event_schema import HUB_STEPS
 from bridge.events.alarm import Alarm, HubContext, from_alarm
 from bridge.events.cloudevent import CloudEvent, rfc3339
 from bridge.events.data import HubData
-from bridge.sinks.webhook.body import one_of_each
+from bridge.events.samples import one_of_each
 from tests.support.fakes import START
 
 HUB = HubContext(prefix="sebridge", source="/hub", name="hub", version="1")

@@ -29,12 +29,12 @@ from bridge.events.build import (
 from bridge.events.document import Document
 from bridge.events.identity import Identity
 from bridge.events.transitions import diff
-from bridge.events.vocabulary import TransitionKind
+from bridge.events.vocabulary import COMMAND_OUTCOMES, TransitionKind
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MalformedApprovalError
 from bridge.hub import load
 from bridge.imds.config import ImdsConfig
-from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
+from bridge.telemetry.metrics import OUTCOMES
 from tests.support.builders import (
     EVENT_ID,
     document,

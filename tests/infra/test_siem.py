@@ -28,12 +28,12 @@ from bridge.events.cloudevent import MAX_BYTES, CloudEvent
 from bridge.events.command_result import CommandResult, from_command
 from bridge.events.samples import marked_event
 from bridge.events.transitions import Transition
-from bridge.events.vocabulary import TransitionKind
+from bridge.events.vocabulary import COMMAND_OUTCOMES, TransitionKind
 from bridge.signing.own_key import EventSigner
 from bridge.sinks.syslog.format import as_cef
 from bridge.sinks.webhook.presets import elastic
 from bridge.sinks.webhook.presets.sentinel import record
-from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
+from bridge.telemetry.metrics import OUTCOMES
 from tests.infra import fleet_week
 from tests.signing.test_dsse import KEY
 from tests.support.builders import (
