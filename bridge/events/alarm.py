@@ -6,7 +6,7 @@ Source: config/hub.md.
 from msgspec import Struct, to_builtins
 
 from bridge.events.build import OutgoingEvent
-from bridge.events.cloudevent import CloudEvent, clean, severity
+from bridge.events.cloudevent import SEVERITY, CloudEvent, clean
 from bridge.events.data import HubData, HubReporter
 from bridge.events.routing import Subject
 
@@ -65,7 +65,7 @@ def from_alarm(context: HubContext, alarm: Alarm) -> OutgoingEvent:
         subject=clean(alarm.subject) if alarm.subject else None,
         time=alarm.data.observed_at,
         dataschema="urn:sebridge:schema:hub:v1",
-        extensions=severity(alarm.severity),
+        extensions=SEVERITY[alarm.severity],
         data=to_builtins(alarm.data),
     )
     return OutgoingEvent(

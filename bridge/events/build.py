@@ -11,16 +11,16 @@ from functools import cached_property
 from math import floor
 from uuid import UUID
 
-from msgspec import UNSET, Struct, UnsetType, to_builtins
+from msgspec import UNSET, Struct, to_builtins
 
 from bridge.events.cloudevent import (
+    SEVERITY,
     CloudEvent,
     clean,
     fitted,
     hash32,
     link_to,
     rfc3339,
-    severity,
 )
 from bridge.events.data import (
     BridgeData,
@@ -101,23 +101,6 @@ def cause_of_document(event_context: EventContext, document: Document) -> list[o
     return [event_context.identity.vm_id, kind, document.raw]
 
 
-def paused_for(seconds: float) -> int | UnsetType:
-    """Return the member ``pausedSeconds`` of ``data``; UNSET = the VM did not pause."""
-    return round(seconds) if seconds else UNSET
-
-
-def ids_of(cause: list[object], repeats: int) -> tuple[str, str]:
-    """Return the event's id, and the hash of its cause, by which events are counted.
-
-    Args:
-        cause: the values that both are made of.
-        repeats: how often an event of the same cause was published before; 0 = never:
-            then both are the same.
-    """
-    plain = hash32(cause)
-    return (hash32([*cause, repeats]) if repeats else plain), plain
-
-
 def from_transition(  # noqa: PLR0913 - what one event tells of
     event_context: EventContext,
     transition: Transition,
@@ -138,8 +121,8 @@ def from_transition(  # noqa: PLR0913 - what one event tells of
         paused: how long this VM stood still before, in seconds; 0 = it did not.
     """
     event, is_gone = transition.event, transition.is_gone
-    values, not_before = cause_of(transition), event.not_before
-    (own_id, cause), at = ids_of(values, repeats), rfc3339(observed_at)
+    cause, not_before = cause_of(transition), event.not_before
+    own_id, at = hash32([*cause, repeats] if repeats else cause), rfc3339(observed_at)
     data = ScheduledEventData(
         transition=transition.kind.value,
         event=event.raw,
@@ -154,7 +137,7 @@ def from_transition(  # noqa: PLR0913 - what one event tells of
         else None,
         affects_this_vm=event_context.identity.is_named_in(event.resources),
         unobserved_seconds=transition.unobserved,
-        paused_seconds=paused_for(paused),
+        paused_seconds=round(paused) if paused else UNSET,
         reporter=event_context.reporter,
         link=link_to(event_context.link, event.event_id),
         outcome="unknown" if transition.kind is TransitionKind.ENDED else UNSET,
@@ -166,12 +149,12 @@ def from_transition(  # noqa: PLR0913 - what one event tells of
         subject=clean(event.event_id),
         time=at,
         dataschema="urn:sebridge:schema:scheduledevent:v1",
-        extensions=attributes_of(event, own_id) | severity(_severity_of(transition)),
+        extensions=attributes_of(event, own_id) | SEVERITY[_severity_of(transition)],
         data=to_builtins(data),
     )
     return OutgoingEvent(
         event=fitted(cloud_event),
-        cause=cause,
+        cause=hash32(cause) if repeats else own_id,
         subject=Subject(
             transition=transition.kind.value,
             events=tuple(filter(None, (event, transition.previous))),
@@ -231,7 +214,7 @@ def from_outcome(
         subject=clean(spelled) if spelled else None,
         time=rfc3339(observed_at),
         dataschema="urn:sebridge:schema:startrequest:v1",
-        extensions=seen | severity("INFO" if is_good else "WARN"),
+        extensions=seen | SEVERITY["INFO" if is_good else "WARN"],
         data=to_builtins(
             StartRequestData(
                 outcome=outcome.outcome,
@@ -274,7 +257,7 @@ def from_bridge(
         subject=event_context.identity.vm_id,
         time=at,
         dataschema="urn:sebridge:schema:bridge:v1",
-        extensions=severity("ERROR" if what == "imds-unreachable" else "INFO"),
+        extensions=SEVERITY["ERROR" if what == "imds-unreachable" else "INFO"],
         data=to_builtins(data),
     )
     return OutgoingEvent(
@@ -291,8 +274,8 @@ def from_document(
     repeats: int,
 ) -> OutgoingEvent:
     """Make the event about a new incarnation; it contains the whole document."""
-    own_id, cause = ids_of(cause_of_document(event_context, document), repeats)
-    at = rfc3339(observed_at)
+    cause, at = cause_of_document(event_context, document), rfc3339(observed_at)
+    own_id = hash32([*cause, repeats] if repeats else cause)
     cloud_event = CloudEvent(
         id=own_id,
         source=event_context.source,
@@ -300,7 +283,7 @@ def from_document(
         subject=event_context.identity.vm_id,
         time=at,
         dataschema="urn:sebridge:schema:document:v1",
-        extensions=severity("INFO"),
+        extensions=SEVERITY["INFO"],
         data=to_builtins(
             DocumentData(
                 document_incarnation=document.incarnation,
@@ -313,7 +296,7 @@ def from_document(
     )
     return OutgoingEvent(
         event=fitted(cloud_event),
-        cause=cause,
+        cause=hash32(cause) if repeats else own_id,
         subject=Subject(is_lifecycle=True),
     )
 

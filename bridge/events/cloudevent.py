@@ -177,12 +177,11 @@ def shown_link(value: object) -> str:
 
 # -- How severe an event is ------------------------------------------------------------
 
-_SEVERITIES = {"INFO": 9, "WARN": 13, "ERROR": 17}
-
-
-def severity(text: str) -> dict[str, str | int]:
-    """Return the extension attributes for a severity: INFO, WARN or ERROR."""
-    return {"severitytext": text, "severitynumber": _SEVERITIES[text]}
+# The extension attributes for each severity.
+SEVERITY: dict[str, dict[str, str | int]] = {
+    text: {"severitytext": text, "severitynumber": number}
+    for text, number in (("INFO", 9), ("WARN", 13), ("ERROR", 17))
+}
 
 
 # -- What attributes may hold ----------------------------------------------------------

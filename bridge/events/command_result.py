@@ -6,12 +6,12 @@ from msgspec import Struct, to_builtins
 
 from bridge.events.build import EventContext, OutgoingEvent, attributes_of
 from bridge.events.cloudevent import (
+    SEVERITY,
     CloudEvent,
     clean,
     fitted,
     hash32,
     rfc3339,
-    severity,
 )
 from bridge.events.data import CommandData
 from bridge.events.document import ScheduledEvent
@@ -78,7 +78,7 @@ def from_command(
         time=rfc3339(observed_at),
         dataschema="urn:sebridge:schema:command:v1",
         extensions=(attributes_of(event, own_id) if event else {})
-        | severity(_SEVERITIES[result.outcome]),
+        | SEVERITY[_SEVERITIES[result.outcome]],
         data=to_builtins(
             CommandData(
                 sink=result.sink,

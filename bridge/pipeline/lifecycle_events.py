@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from bridge.events.build import EventContext, from_bridge, paused_for
+from bridge.events.build import EventContext, from_bridge
 from bridge.events.cloudevent import rfc3339
 from bridge.events.data import BridgeData
 from bridge.foundation.clock import Clock, ReferenceClock
@@ -100,7 +100,7 @@ class LifecycleEvents(Struct):
             observed_at=rfc3339(self.clock.now()),
             reporter=self.event_context.reporter,
             reason=reason,
-            paused_seconds=paused_for(seconds),
+            paused_seconds=round(seconds) if seconds else UNSET,
         )
 
     def _with_terms(self, data: BridgeData) -> BridgeData:
