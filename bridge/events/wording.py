@@ -1,10 +1,11 @@
 """An event in words for people: the same in Slack, mail, alerts and Teams. Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from bridge.events.alarm import headline_of
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import resources_of
+from bridge.events.vocabulary import impact_of
 
 MOST_IN_HEADLINE = 3
 
@@ -72,6 +73,29 @@ def headline(event: CloudEvent, clean: Callable[[str], str] = str) -> str:
     known = LIFE_WORDS if family == "bridge" else {}
     changed = DOCUMENT_CHANGED if family == "document" else ""
     return f"{known.get(step) or changed or clean(event.type)}: {name}"
+
+
+def facts_of(event: CloudEvent, machines: str) -> Iterator[tuple[str, object]]:
+    """Yield the name and the value of what people are told besides the headline.
+
+    Values are as received, of any type: None and "" are not shown.
+
+    Args:
+        event: the event.
+        machines: its machines, as they are shown.
+    """
+    data, raw = event.data, table(event.data.get("event"))
+    request, changes = table(data.get("request")), data.get("changes")
+    yield "Not before", data.get("notBefore")
+    yield "Machines", machines
+    yield "Impact", impact_of(raw.get("EventType"), raw.get("DurationInSeconds"))
+    yield "Announced by", raw.get("EventSource")
+    yield "Changed", ", ".join(map(str, changes)) if isinstance(changes, list) else ""
+    yield "Description", raw.get("Description")
+    yield "Approved by", request.get("approvedBy")
+    yield "Because", request.get("reason")
+    yield "Reason", data.get("reason")
+    yield "Output", data.get("output")
 
 
 def machines_of(

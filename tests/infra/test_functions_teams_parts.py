@@ -25,6 +25,7 @@ from approver.teams.errors import TeamsError
 from approver.teams.invoke import Invoke
 from approver.teams.web import Web
 from bridge.events.vocabulary import EVENT_TYPES, impact_of
+from bridge.events.wording import OUTCOME_WORDS, STEP_WORDS
 from bridge.simulator.faults import Answer, Fault
 from bridge.simulator.inbox import Inbox
 from bridge.simulator.teams.refusals import faults
@@ -407,6 +408,15 @@ async def test_app_that_cannot_post_for_an_hour_gives_up_aloud(
 
     assert stage.host.waiting("approver-clicks") == 0
     assert "event P-5: no card in Teams: Teams answered 500" in caplog.text
+
+
+def test_card_says_of_steps_and_outcomes_what_the_bridge_says() -> None:
+    for step, words in STEP_WORDS.items():
+        ballot = Ballot(event={"EventType": "Reboot"}, time="", step=step)
+        assert wording.headline(ballot) == f"Reboot {words}"
+    for outcome, words in OUTCOME_WORDS.items():
+        mark = Mark(id="", what=outcome, time="")
+        assert wording.marked(mark) == f"Approval {words}"
 
 
 @pytest.mark.parametrize("seconds", [-1, 0])

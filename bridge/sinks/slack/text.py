@@ -158,8 +158,8 @@ def _describe_outcome(event: CloudEvent, what: str) -> Wording:
             _ASKERS.get(what, "Approved by"),
             people_of(text_of(request.get("approvedBy"), LINE)),
         ),
-        ("Reason", text_of(request.get("reason"), PARAGRAPH)),
-        ("Because", text_of(event.data.get("reason"), PARAGRAPH)),
+        ("Because", text_of(request.get("reason"), PARAGRAPH)),
+        ("Reason", text_of(event.data.get("reason"), PARAGRAPH)),
         ("Machines", machines(raw) if raw else ""),
         ("Event", text_of(event.data.get("eventId"), NAME)),
     ]
@@ -175,7 +175,7 @@ def _describe_outcome(event: CloudEvent, what: str) -> Wording:
 def _describe_command(event: CloudEvent, what: str) -> Wording:
     raw, command = table(event.data.get("event")), safe(command_of(event), LINE)
     facts = [
-        ("Because", text_of(event.data.get("reason"), PARAGRAPH)),
+        ("Reason", text_of(event.data.get("reason"), PARAGRAPH)),
         (
             "Event",
             f"{type_of(raw)} {text_of(raw.get('EventId'), NAME)}" if raw else "",

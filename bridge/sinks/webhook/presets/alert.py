@@ -16,6 +16,7 @@ from bridge.events.alarm import BACK, SILENT, SLOW, UNREPORTED, what_of
 from bridge.events.cloudevent import CloudEvent, hash32, link_of
 from bridge.events.cloudevent_rules import as_time
 from bridge.events.vocabulary import APPROVED, DISRUPTIVE, GONE
+from bridge.events.wording import facts_of
 from bridge.sinks.webhook.presets.fields import Facts, clipped, facts, known, text
 
 _LONGEST_KEY = 100  # the smallest limit of all services: Datadog, ServiceNow
@@ -167,15 +168,8 @@ def begins(event: CloudEvent) -> datetime:
 def details(event: CloudEvent, seen: Facts) -> dict[str, str]:
     """Return the known facts of an event, with names for people."""
     values = {
-        "Not before": event.data.get("notBefore"),
-        "Machines": _machines(seen),
+        **dict(facts_of(event, _machines(seen))),
         "Status": seen.raw.get("EventStatus"),
-        "Source": seen.raw.get("EventSource"),
-        "Description": seen.raw.get("Description"),
-        "Approved by": seen.request.get("approvedBy"),
-        "Because": seen.request.get("reason"),
-        "Reason": event.data.get("reason"),
-        "Output": event.data.get("output"),
         "Link": link_of(event),
         "EventId": event.text("correlationid"),
         "Reported by": seen.reporter.get("vmName"),

@@ -14,11 +14,13 @@ from collections.abc import Iterator
 import orjson
 
 from bridge.events.cloudevent import CloudEvent, link_of
+from bridge.events.wording import facts_of
 from bridge.sinks.webhook.presets.fields import Facts, facts, text
 from bridge.sinks.webhook.presets.preset import Preset, Rendered
 
 _MOST_NAMES = 10
 _NAME, _LINE, _PARAGRAPH = 100, 300, 600
+_LONG = {"Machines", "Description", "Because", "Reason", "Output"}
 _COLORS = {"ERROR": "Attention", "WARN": "Warning"}
 # Control characters, marks that change the writing direction, and lone surrogates.
 _NOT_SHOWN = re.compile(
@@ -64,20 +66,10 @@ def _card(event: CloudEvent) -> dict[str, object]:
 
 def _named(event: CloudEvent, seen: Facts) -> Iterator[tuple[str, str]]:
     is_own = seen.family == "bridge"  # the other families are about an event
-    values = (
-        ("Not before", event.data.get("notBefore"), _NAME),
-        ("Machines", _machines(seen), _PARAGRAPH),
-        ("Source", seen.raw.get("EventSource"), _NAME),
-        ("Description", seen.raw.get("Description"), _PARAGRAPH),
-        ("Approved by", seen.request.get("approvedBy"), _LINE),
-        ("Because", seen.request.get("reason"), _PARAGRAPH),
-        ("Reason", event.data.get("reason"), _PARAGRAPH),
-        ("Output", event.data.get("output"), _PARAGRAPH),
-        ("Event", event.data.get("eventId") if is_own else None, _NAME),
-    )
-    for name, value, limit in values:
+    own = ("Event", event.data.get("eventId") if is_own else None)
+    for name, value in (*facts_of(event, _machines(seen)), own):
         if (found := text(value)) is not None:
-            yield name, _safe(found, limit)
+            yield name, _safe(found, _PARAGRAPH if name in _LONG else _LINE)
 
 
 def _machines(seen: Facts) -> str:
