@@ -6,10 +6,11 @@ gone. A failed command, an unreachable IMDS and each alarm of a hub have alerts 
 own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
+import orjson
 from msgspec import Struct, field
 
 from bridge.events.alarm import BACK, SILENT, SLOW, UNREPORTED, what_of
@@ -18,6 +19,7 @@ from bridge.events.cloudevent_rules import as_time
 from bridge.events.vocabulary import APPROVED, DISRUPTIVE, GONE
 from bridge.events.wording import facts_of
 from bridge.sinks.webhook.presets.fields import Facts, clipped, facts, known, text
+from bridge.sinks.webhook.presets.preset import JSON, Call, Talk, Talker, Verdict
 
 _LONGEST_KEY = 100  # the smallest limit of all services: Datadog, ServiceNow
 _LONGEST_TEXT = 1000
@@ -95,6 +97,27 @@ def alert(event: CloudEvent) -> Alert | None:
         facts=seen,
         details=details(event, seen),
     )
+
+
+def posting(
+    make: Callable[[CloudEvent, Alert], Mapping[str, object] | None],
+    headers: Mapping[str, str] = JSON,
+) -> Talker:
+    """Return what posts one JSON object for the alert of an event, if there is one.
+
+    Args:
+        make: makes the object; None = the service has no place for this event.
+        headers: those of the request.
+    """
+
+    def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
+        found = alert(event)
+        body = None if found is None else make(event, found)
+        if body is None:
+            return None
+        return verdict((yield Call(headers=headers, body=orjson.dumps(body))))
+
+    return talk
 
 
 def _action(event: CloudEvent, seen: Facts) -> tuple[AlertAction, str, str] | None:

@@ -16,7 +16,7 @@ import orjson
 from bridge.events.cloudevent import CloudEvent, link_of
 from bridge.events.wording import facts_of
 from bridge.sinks.webhook.presets.fields import Facts, facts, text
-from bridge.sinks.webhook.presets.preset import Preset, Rendered
+from bridge.sinks.webhook.presets.preset import JSON, Preset, Rendered
 
 _MOST_NAMES = 10
 _NAME, _LINE, _PARAGRAPH = 100, 300, 600
@@ -40,7 +40,7 @@ def render(event: CloudEvent) -> Rendered:
             }
         ],
     }
-    return {"Content-Type": "application/json"}, orjson.dumps(message)
+    return dict(JSON), orjson.dumps(message)
 
 
 def _card(event: CloudEvent) -> dict[str, object]:
