@@ -1,11 +1,12 @@
 """An event in words for people: the same in Slack, mail, alerts and Teams. Pure."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 
+from bridge.events import vocabulary
 from bridge.events.alarm import headline_of
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import resources_of
-from bridge.events.vocabulary import impact_of
 
 MOST_IN_HEADLINE = 3
 
@@ -88,7 +89,7 @@ def facts_of(event: CloudEvent, machines: str) -> Iterator[tuple[str, object]]:
     request, changes = table(data.get("request")), data.get("changes")
     yield "Not before", data.get("notBefore")
     yield "Machines", machines
-    yield "Impact", impact_of(raw.get("EventType"), raw.get("DurationInSeconds"))
+    yield "Impact", impact_of(raw)
     yield "Announced by", raw.get("EventSource")
     yield "Changed", ", ".join(map(str, changes)) if isinstance(changes, list) else ""
     yield "Description", raw.get("Description")
@@ -108,6 +109,44 @@ def machines_of(
     shown = ", ".join(clean(name) or "-" for name in names[:most])
     rest = len(names) - most
     return (shown + (f" and {rest} more" if rest > 0 else "")) or "unknown machines"
+
+
+def impact_of(raw: Mapping[str, object]) -> str:
+    """Return what happens to the VM, and for about how long; "" if not known."""
+    seconds = whole(raw.get("DurationInSeconds"))
+    impact = vocabulary.impact_of(raw.get("EventType"), seconds)
+    if not impact or seconds is None or seconds <= 0:
+        return impact
+    return f"{impact}; about {span(seconds)}"
+
+
+def span(seconds: int) -> str:
+    """Return a time in seconds, minutes or hours, rounded down."""
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
+
+
+def whole(value: object) -> int | None:
+    """Return an integer of sane size, else None; JSON's true is not an integer."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if abs(value) < 2**53 else None
+
+
+# Control characters, marks that change the writing direction, and lone surrogates.
+_NOT_SHOWN = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff]"
+)
+
+
+def one_line(text: str, limit: int) -> str:
+    """Return a text from outside on one line, so that all of it can be shown.
+
+    It is cut to ``limit`` characters; "" for one that is blank.
+    """
+    line = _NOT_SHOWN.sub("\ufffd", " ".join(text[: limit + 1].split()))
+    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def table(value: object) -> Mapping[str, object]:

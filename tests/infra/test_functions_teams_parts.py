@@ -24,8 +24,8 @@ from approver.teams.credential import Credential
 from approver.teams.errors import TeamsError
 from approver.teams.invoke import Invoke
 from approver.teams.web import Web
-from bridge.events.vocabulary import EVENT_TYPES, impact_of
-from bridge.events.wording import OUTCOME_WORDS, STEP_WORDS
+from bridge.events.vocabulary import EVENT_TYPES
+from bridge.events.wording import OUTCOME_WORDS, STEP_WORDS, impact_of
 from bridge.simulator.faults import Answer, Fault
 from bridge.simulator.inbox import Inbox
 from bridge.simulator.teams.refusals import faults
@@ -419,10 +419,10 @@ def test_card_says_of_steps_and_outcomes_what_the_bridge_says() -> None:
         assert wording.marked(mark) == f"Approval {words}"
 
 
-@pytest.mark.parametrize("seconds", [-1, 0])
+@pytest.mark.parametrize("seconds", [-1, 0, 5, 119, 7199, 7200])
 def test_card_says_of_an_impact_what_the_bridge_says(seconds: int) -> None:
     """The app is deployed without the bridge, and has a copy of its words."""
     for name in EVENT_TYPES:
         event = {"EventType": name, "DurationInSeconds": seconds}
 
-        assert wording.impact_of(event) == impact_of(name, seconds)
+        assert wording.impact_of(event) == impact_of(event)

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent, hash32, link_of
 from bridge.events.cloudevent_rules import as_time
-from bridge.events.wording import facts_of, family_of, machines_of, table
+from bridge.events.wording import facts_of, family_of, machines_of, one_line, table
 from bridge.events.wording import headline as headline_of
 
 # -- Describe an event in texts for a mail. Pure ---------------------------------------
@@ -33,10 +33,6 @@ from bridge.events.wording import headline as headline_of
 
 _NAME, _LINE, _PARAGRAPH, _LONGEST = 100, 300, 2000, 5000
 _MOST_NAMES = 50
-# Control characters, marks that change the writing direction, and lone surrogates.
-_NOT_SHOWN = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff]"
-)
 
 
 class Words(Struct, frozen=True, kw_only=True):
@@ -106,10 +102,7 @@ def _name(value: object) -> str:
 
 def _plain(value: object, limit: int) -> str:
     """Return a text on one line of at most ``limit`` characters; "" for no text."""
-    if not isinstance(value, str):
-        return ""
-    line = _NOT_SHOWN.sub("\ufffd", " ".join(value[: limit + 1].split()))
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    return one_line(value, limit) if isinstance(value, str) else ""
 
 
 # -- Render an event as a mail: text, HTML and a calendar entry. Pure ------------------

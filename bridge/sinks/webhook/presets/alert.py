@@ -17,7 +17,7 @@ from bridge.events.alarm import BACK, SILENT, SLOW, UNREPORTED, what_of
 from bridge.events.cloudevent import CloudEvent, hash32, link_of
 from bridge.events.cloudevent_rules import as_time
 from bridge.events.vocabulary import APPROVED, DISRUPTIVE, GONE
-from bridge.events.wording import facts_of
+from bridge.events.wording import facts_of, machines_of
 from bridge.sinks.webhook.presets.fields import Facts, clipped, facts, known, text
 from bridge.sinks.webhook.presets.preset import JSON, Call, Talk, Talker, Verdict
 
@@ -190,8 +190,9 @@ def begins(event: CloudEvent) -> datetime:
 
 def details(event: CloudEvent, seen: Facts) -> dict[str, str]:
     """Return the known facts of an event, with names for people."""
+    machines = machines_of(seen.raw, most=_MOST_NAMES) if seen.resources else ""
     values = {
-        **dict(facts_of(event, _machines(seen))),
+        **dict(facts_of(event, machines)),
         "Status": seen.raw.get("EventStatus"),
         "Link": link_of(event),
         "EventId": event.text("correlationid"),
@@ -200,9 +201,3 @@ def details(event: CloudEvent, seen: Facts) -> dict[str, str]:
     }
     found = {name: text(value) for name, value in values.items()}
     return {k: clipped(str(v), _LONGEST_TEXT) for k, v in known(found).items()}
-
-
-def _machines(seen: Facts) -> str:
-    rest = len(seen.resources) - _MOST_NAMES
-    shown = ", ".join(seen.resources[:_MOST_NAMES])
-    return shown + (f" and {rest} more" if rest > 0 else "")
