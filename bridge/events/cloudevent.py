@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 import orjson
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
 SPEC_VERSION = "1.0"
@@ -152,17 +152,17 @@ def link_fault(template: str) -> str | None:
     return None
 
 
-def link_to(template: str, event_id: str | None) -> dict[str, object]:
-    """Return the member ``link`` of ``data``; {} if there is no link.
+def link_to(template: str, event_id: str | None) -> str | UnsetType:
+    """Return the member ``link`` of ``data``; UNSET if there is no link.
 
     Args:
         template: a URL with ``{event_id}``; "" = there are no links.
         event_id: the EventId; None = the event has none.
     """
     if not template or not event_id:
-        return {}
+        return UNSET
     link = template.replace(PLACE, quote(event_id, safe="", errors="replace"))
-    return {"link": link} if len(link) <= _LONGEST else {}
+    return link if len(link) <= _LONGEST else UNSET
 
 
 def link_of(event: CloudEvent) -> str:
@@ -178,12 +178,11 @@ def shown_link(value: object) -> str:
 
 # -- How severe an event is ------------------------------------------------------------
 
-_SEVERITIES = {"INFO": 9, "WARN": 13, "ERROR": 17}
-
-
-def severity(text: str) -> dict[str, str | int]:
-    """Return the extension attributes for a severity: INFO, WARN or ERROR."""
-    return {"severitytext": text, "severitynumber": _SEVERITIES[text]}
+# The extension attributes for each severity.
+SEVERITY: dict[str, dict[str, str | int]] = {
+    text: {"severitytext": text, "severitynumber": number}
+    for text, number in (("INFO", 9), ("WARN", 13), ("ERROR", 17))
+}
 
 
 # -- What attributes may hold ----------------------------------------------------------
@@ -191,7 +190,8 @@ def severity(text: str) -> dict[str, str | int]:
 
 def clean(text: str) -> str:
     """Replace the characters that CloudEvents forbids in an attribute by U+FFFD."""
-    return FORBIDDEN.sub("\ufffd", text)
+    is_plain = text.isascii() and text.isprintable()  # a search takes 10 times as long
+    return text if is_plain else FORBIDDEN.sub("\ufffd", text)
 
 
 def rfc3339(moment: datetime) -> str:

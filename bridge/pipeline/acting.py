@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from bridge.events.build import EventContext, from_bridge
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, rfc3339
 from bridge.events.command_result import CommandResult, from_command
+from bridge.events.data import BridgeData
 from bridge.foundation.errors import Reason, TransientDeliveryError
 from bridge.outbox.records import Delivery, DeliveryState, Success
 from bridge.outbox.sink_state import Runs, Standing
@@ -134,9 +135,12 @@ class ActingRelay(Relay):
         events = (CloudEvent.from_json(delivery.body) for delivery in pending)
         if all(self.actor.action(event) is not Action.RESTORE for event in events):
             context = self.event_context()
-            started = from_bridge(
-                context, "started", observed_at=now, reason=_RESTORE_REASON
+            data = BridgeData(
+                observed_at=rfc3339(now),
+                reporter=context.reporter,
+                reason=_RESTORE_REASON,
             )
+            started = from_bridge(context, "started", data)
             await self._deliveries.add(started.event, now=now.timestamp())
 
     def _first_of(self, pending: list[Delivery]) -> list[Delivery]:

@@ -415,7 +415,7 @@ async def test_withheld_outcome_names_rule_and_reason(stage: Stage) -> None:
         shown = describe(event)
         assert shown.headline == "Approval not given yet (Reboot)"
         assert dict(shown.facts)["Held by"] == "rule:drained"
-        assert dict(shown.facts)["Because"] == WAITS
+        assert dict(shown.facts)["Reason"] == WAITS
 
 
 async def test_status_shows_why_an_event_is_held(stage: Stage) -> None:

@@ -13,7 +13,7 @@ from jsonschema import FormatChecker, validate
 
 from bridge.app.identify import settle
 from bridge.cli.main import main
-from bridge.configuration import json_schema
+from bridge.configuration import event_schema
 from bridge.configuration import load as configuration
 from bridge.diagnostics import dry_run
 from bridge.events.identity import Identity
@@ -85,7 +85,7 @@ async def test_sink_gets_a_marked_event_in_the_real_form(
 
     (request,) = inbox.received
     event = json.loads(request.body)
-    validate(event, json_schema.event(), format_checker=FormatChecker())
+    validate(event, event_schema.event(), format_checker=FormatChecker())
     assert event["type"] == "sebridge.scheduledevent.scheduled.v1"
     assert (event["eventtype"], event["sebridgetest"]) == ("Preempt", "true")
     assert event["data"]["test"] is True

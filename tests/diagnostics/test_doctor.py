@@ -26,7 +26,7 @@ from bridge.servicebus.receiver import open_queue
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.imds.state import ImdsSettings
 from bridge.simulator.servicebus.broker import Broker
-from bridge.simulator.servicebus.errors import Condition
+from bridge.simulator.servicebus.values import Condition
 from tests.support.configurations import webhook
 from tests.support.fakes import START
 from tests.support.sink_fixtures import Inbox

@@ -31,7 +31,7 @@ from bridge.hub.decisions import DecisionState
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import ReporterRow
 from bridge.net.http_client import open_session
-from bridge.simulator.azure.arm import Arm
+from bridge.simulator.arm import Arm
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.state import ImdsSettings, ImdsState
 from tests.bench.measuring import served

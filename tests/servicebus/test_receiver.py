@@ -30,7 +30,6 @@ from bridge.servicebus.namespace import (
 )
 from bridge.servicebus.receiver import ApprovalQueue, LockTime, open_queue
 from bridge.simulator.servicebus.broker import Broker
-from bridge.simulator.servicebus.errors import Condition
 from bridge.simulator.servicebus.rules.rule import CorrelationFilter
 from bridge.simulator.servicebus.settings import (
     Entities,
@@ -38,6 +37,7 @@ from bridge.simulator.servicebus.settings import (
     SubscriptionSettings,
     TopicSettings,
 )
+from bridge.simulator.servicebus.values import Condition
 from tests.simulator.servicebus_fixtures import rules_for
 from tests.support.stopwatch import Stopwatch
 from tests.system.proxy import proxy_to

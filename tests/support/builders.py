@@ -6,11 +6,13 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import Histogram
 
-from bridge.events.build import EventContext, OutgoingEvent
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.build import EventContext, OutgoingEvent, from_bridge
+from bridge.events.cloudevent import CloudEvent, rfc3339
+from bridge.events.data import BridgeData
 from bridge.events.document import Document, parse
 from bridge.events.identity import Identity
 from bridge.events.routing import Route, Router, Subject, When
@@ -44,6 +46,24 @@ def event_context_of(identity: Identity = ME) -> EventContext:
     return EventContext(
         prefix="sebridge", source=source, identity=identity, version="1.2.3"
     )
+
+
+def own_event(
+    context: EventContext,
+    what: str,
+    *,
+    observed_at: datetime = START,
+    reason: str | None = None,
+    **members: Any,
+) -> OutgoingEvent:
+    """Return what a bridge says of itself; ``members`` are those of ``BridgeData``."""
+    data = BridgeData(
+        observed_at=rfc3339(observed_at),
+        reporter=context.reporter,
+        reason=reason,
+        **members,
+    )
+    return from_bridge(context, what, data)
 
 
 def not_before(seconds: float, since: datetime = START) -> str:
