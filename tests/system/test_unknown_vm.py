@@ -14,7 +14,7 @@ from bridge.app import forwarder as app
 from bridge.app.composition import Timings
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config
-from bridge.foundation.clock import SystemClock
+from bridge.foundation.clock import Bell, Clock, SystemClock
 from bridge.foundation.errors import ConfigError
 from bridge.simulator.faults import parse_fault
 from bridge.simulator.imds.instance import compute_of
@@ -60,9 +60,11 @@ class Place:
         return configuration.parse(tables, file="place", environ={})
 
     @asynccontextmanager
-    async def life(self, patience: float = 2 * PATIENCE) -> AsyncIterator[None]:
+    async def life(
+        self, patience: float = 2 * PATIENCE, clock: Clock | None = None
+    ) -> AsyncIterator[None]:
         """Run the forwarder while the context is open."""
-        stop, clock = asyncio.Event(), SystemClock()
+        stop, clock = asyncio.Event(), clock or SystemClock()
         life = app.run(self.config(), stop, clock, timings=Timings(identity=patience))
         async with asyncio.TaskGroup() as group:
             group.create_task(life)
@@ -224,6 +226,34 @@ async def test_sink_that_hangs_when_the_vm_is_known_does_not_hold_up_the_polls(
             line.transport.abort()
 
     assert [affects(e) for e in place.received()] == [None, True]
+
+
+class Watched(SystemClock):
+    """Notes for what the waits with slack wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = set[type[asyncio.Event]]()
+
+    async def wait(
+        self, event: asyncio.Event, seconds: float, *, slack: float = 0.0
+    ) -> bool:
+        if slack:
+            self.found.add(type(event))
+        return await super().wait(event, seconds, slack=slack)
+
+
+async def test_periodic_checks_can_end_together_with_a_poll(
+    place: Place, compute: dict[str, object]
+) -> None:
+    """Only waits for a ``Bell`` do: else an idle forwarder wakes up more often."""
+    clock, place.sinks = Watched(), [place.log()]
+    async with place.life(0.3, clock):
+        await place.until(lambda: place.starts() == 1)
+        place.imds.compute = compute
+        await place.until(lambda: place.starts() == 2)
+
+    assert clock.found == {Bell}
 
 
 async def test_configured_name_is_known_at_once(
