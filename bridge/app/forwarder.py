@@ -15,7 +15,7 @@ import logging
 import os
 import socket
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from bridge.configuration.config import Config
 from bridge.events.identity import Identity
 from bridge.foundation import daemon_threads
 from bridge.foundation.clock import Bell, Clock, ReferenceClock
+from bridge.foundation.errors import OutboxUnavailableError
 from bridge.foundation.workers import run_workers, unless, waking
 from bridge.health import port
 from bridge.health.status import StatusSource
@@ -231,7 +232,8 @@ class IdentityFinder:
         self.is_asking = found is None
         if is_early and not stop.is_set():
             self.identity = found or Identity().overridden(given)
-            await self._publish_held(self.identity)
+            with suppress(OutboxUnavailableError):  # else the first look publishes it
+                await self._publish_held(self.identity)
         elif found is not None and found != self.forwarder.origin.identity:
             self.identity = found
             await self._until_it_may_close(found, stop)

@@ -21,6 +21,7 @@ from bridge.simulator.imds.instance import compute_of
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.inbox import Inbox
+from tests.support.disks import Frozen
 from tests.support.stopwatch import Stopwatch
 from tests.system.processes import (
     PATIENCE,
@@ -285,6 +286,28 @@ async def test_next_life_does_not_publish_again_what_it_published_without_an_ide
         "Preempt scheduled",
         "Freeze scheduled",
     ]
+
+
+@pytest.mark.slow
+async def test_disk_that_hangs_when_the_vm_is_known_does_not_end_the_forwarder(
+    place: Place, compute: dict[str, object], frozen: Frozen
+) -> None:
+    place.folder = frozen.path
+    async with place.life():
+        await place.until(lambda: place.times_asked() > 0)
+        frozen.freeze()
+        place.schedule("Preempt", 60)
+        await place.until(lambda: bool(place.received()))
+        place.imds.compute = compute
+        place.schedule("Freeze", 900)
+        await place.until(lambda: "Freeze scheduled" in map(brief, place.received()))
+        assert affects(place.received()[-1]) is True
+        frozen.thaw()
+        await asyncio.sleep(6)
+        place.schedule("Terminate", 900)
+        await place.until(lambda: "Terminate scheduled" in map(brief, place.received()))
+
+    assert "durable" not in place.received()[-1]["data"]  # type: ignore[operator]  # a dict
 
 
 @pytest.mark.parametrize("patience", [2 * PATIENCE, 0.3])
