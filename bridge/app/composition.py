@@ -297,10 +297,8 @@ class Forwarder:
         )
         listeners, around.status_source.receivers = await approval_workers.open(stack)
         around.status_source.listeners = listeners
-        auto_approvers = around.status_source.auto_approvers = (
-            approval_workers.auto_approvers()
-        )
-        return [*listeners, *auto_approvers, *approval_workers.replies(stack)]
+        self.poller.rules = approval_workers.rules()
+        return [*listeners, *approval_workers.replies(stack)]
 
     def _reply_rules(self, config: ApprovalsConfig) -> ReplyRules:
         if not config.has_entity:

@@ -84,7 +84,7 @@ async def run(
             has_traffic=config.traffic is not None,
             acting=(sink.name for sink in config.sinks if sink.is_for_steps),
         )
-        status_source = StatusSource(clock=clock, metrics=metrics)
+        status_source = StatusSource(clock, metrics, path)
         listeners = _inherited()
         probe = await _probe(config, status_source, listeners.get("traffic"), stack)
         await stack.enter_async_context(

@@ -89,6 +89,8 @@ def list_(path: Path, *, as_json: bool, watch: bool, **meant: str | None) -> Non
         return
     found = act(stored(path), lambda ledger: ledger.find(chosen))
     show(found, as_json=as_json)
+    if not (found or as_json):
+        click.echo("no delivery found", err=True)
 
 
 def watch_deliveries(ask: Ask, chosen: Selection, *, as_json: bool) -> None:

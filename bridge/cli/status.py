@@ -145,10 +145,10 @@ def _plain(answer: Status, clock: Clock) -> str:
 
 
 async def _live(settings: Settings) -> Status:
-    report = await status_query.running(settings)
-    if report is None:
-        raise BridgeError("no forwarder answers")
-    return Status(report, is_live=True)
+    heard = await status_query.running(settings)
+    if heard.report is None:
+        raise BridgeError(heard.silence)
+    return Status(heard.report, is_live=True)
 
 
 def _of_hub(hub: str, scope: str | None) -> Read:

@@ -57,17 +57,17 @@ def load(
         ConfigError: holds every fault with its place.
     """
     reader, root = _opened(path, environ)
-    if "hub" in root:
-        text = f"{path}: is the file of a hub, because it has [hub]: "
-        raise ConfigError([f"{text}`sebridge hub -c {path}` runs it"])
     if not allow_empty:
         _refuse_empty(root, reader)
     return _config(root, reader)
 
 
 def _opened(path: Path, environ: Mapping[str, str]) -> tuple[Reader, dict[str, object]]:
-    """Read the tables of a file, overridden by environment variables."""
+    """Read the tables of a file of a forwarder, overridden by environment variables."""
     file = TomlFile.read(path)
+    if "hub" in file.tables:
+        runs = f"`sebridge hub -c {path}` runs it; `status --hub URL` asks it"
+        raise ConfigError([f"{path}: is the file of a hub, for it has [hub]: {runs}"])
     reader = Reader(str(path), environ, file.line_of)
     return reader, overridden(file.tables, Config, SINK_TYPES, reader)
 

@@ -1,6 +1,7 @@
 """Get the status from the running forwarder or its state file; ask the probe."""
 
 import asyncio
+import os
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from bridge.events.identity import Identity
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import OutboxError, OutboxLockedError
-from bridge.health.report import StatusReport, report, sink_of, stored
+from bridge.health.report import StatusReport, place_of, report, sink_of, stored
 from bridge.net.addresses import ListenAddress
 from bridge.net.listening import listening_fault
 from bridge.net.local_socket import obstacle
@@ -65,49 +66,79 @@ async def status(
         OutboxError: no forwarder answers, and no state file can be read.
     """
     until, never = clock.monotonic() + patience, asyncio.Event()
-    while (answer := await running(config)) is None:
+    while (heard := await running(config)).report is None:
         try:
-            return Status(await _stored(config, sinks, clock), is_live=False)
+            return Status(await _stored(config, sinks, clock, heard), is_live=False)
         except OutboxLockedError as error:
             if clock.monotonic() >= until:
                 why = obstacle(Path(config.state.path)) or "is it starting, or stopped?"
                 text = f"{error}, but it does not answer: {why}"
                 raise OutboxError(text) from error
         await clock.wait(never, _PAUSE)
-    return Status(answer, is_live=True)
+    return Status(heard.report, is_live=True)
 
 
-async def running(config: Settings) -> StatusReport | None:
-    """Ask the forwarder of this configuration for its status; None if none answers.
+class Heard(Struct, frozen=True):
+    """What has answered when the forwarder of a configuration was asked.
 
-    Whoever may not use the socket beside the state file asks at the health port.
+    Attributes:
+        report: its status; None = it has not answered.
+        others: where another forwarder has answered, and which.
     """
+
+    report: StatusReport | None = None
+    others: Sequence[str] = ()
+
+    @property
+    def silence(self) -> str:
+        """That it does not answer, and who does."""
+        return "; ".join(["no forwarder answers", *self.others])
+
+
+async def running(config: Settings) -> Heard:
+    """Ask the forwarder of this configuration for its status.
+
+    Whoever may not use the socket beside the state file asks at the health port, where
+    a forwarder with another state file may answer.
+    """
+    path, others = Path(config.state.path), list[str]()
     with suppress(OutboxError):
-        if (forwarder := forwarder_of(Path(config.state.path))) is not None:
-            return await forwarder.status()
+        if (forwarder := forwarder_of(path)) is not None:
+            return Heard(await forwarder.status())
     if not config.http.listen:
-        return None
+        return Heard()
     token = config.http.token
     headers = {"Authorization": f"Bearer {token.reveal()}"} if token else {}
     for at in config.http.addresses:
         url = f"{_url(at)}/status"
         answer = await _asked(url, headers, {200}, StatusReport)
-        if answer is not None:
-            return answer
-    return None
-
-
-def _existing(path: Path) -> Path:
-    if not is_there(path):
-        raise OutboxError(
-            f"no forwarder answers, and there is no state file {path}: "
-            "has a forwarder ever run with this configuration?"
+        if answer is None:
+            continue
+        if _is_same(answer.state_path, path):
+            return Heard(answer)
+        whose = answer.state_path or "that it does not name"
+        others.append(
+            f"at {at.text} answers a forwarder with another state file: {whose}"
         )
-    return path
+    return Heard(others=others)
 
 
-async def _stored(config: Settings, sinks: Sequence[str], clock: Clock) -> StatusReport:
-    path = _existing(Path(config.state.path))
+def _is_same(told: str, path: Path) -> bool:
+    """Whether two paths name one file, as far as this user may see."""
+    return place_of(path) == told or os.path.realpath(path) == os.path.realpath(told)
+
+
+async def _stored(
+    config: Settings, sinks: Sequence[str], clock: Clock, heard: Heard
+) -> StatusReport:
+    path = Path(config.state.path)
+    try:
+        is_known = is_there(path)
+    except OutboxError as error:
+        raise OutboxError(f"{heard.silence}, and {error}") from error
+    if not is_known:
+        text = f"{heard.silence}, and there is no state file {path}"
+        raise OutboxError(f"{text}: has a forwarder ever run with this configuration?")
     async with AsyncExitStack() as stack:
         outbox = await stack.enter_async_context(outbox_of(path, loads=True))
         identity = await remembered(outbox.database) or Identity()
@@ -118,6 +149,7 @@ async def _stored(config: Settings, sinks: Sequence[str], clock: Clock) -> Statu
         found = await stored(outbox)
         shown = [sink_of(one, state, found.tallies.get(one), now) for one in sinks]
         status = report(identity.members, state, watch, sinks=shown, found=found)
+    status.state_path, status.notes = place_of(path), list(heard.others) or None
     if config.traffic is not None:
         status.traffic = await _traffic(config.traffic)
     return status

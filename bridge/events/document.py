@@ -339,6 +339,11 @@ def resources_of(event: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(name for name in names if isinstance(name, str))
 
 
+def bare(resource: str) -> str:
+    """Return a resource name for comparisons: lower case, no leading underscore."""
+    return resource.removeprefix("_").casefold()
+
+
 def exact(value: object) -> str:
     """Return a value as JSON text, to compare two values.
 

@@ -8,6 +8,7 @@ from urllib.parse import quote
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from bridge.events.document import bare
 from bridge.foundation.sections import Section
 from bridge.foundation.values import PLACEHOLDERS
 
@@ -152,11 +153,6 @@ class Identity(Struct, frozen=True, kw_only=True):
             return found
 
         return _PLACEHOLDER.sub(value, text)
-
-
-def bare(resource: str) -> str:
-    """Return a resource name for comparisons: lower case, no leading underscore."""
-    return resource.removeprefix("_").casefold()
 
 
 def _segment(name: str) -> str:

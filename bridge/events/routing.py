@@ -12,8 +12,8 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.events.document import ScheduledEvent
-from bridge.events.identity import Identity, bare
+from bridge.events.document import ScheduledEvent, bare
+from bridge.events.identity import Identity
 from bridge.foundation.sections import Section
 
 _MOST_NAMES = 10

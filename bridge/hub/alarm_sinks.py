@@ -101,10 +101,10 @@ class AlarmPublisher(Struct):
             return 0
         fresh = [row for row in rows if now - row.time < _OLDEST]
         shared = AlarmContext(
-            context=self.context, public_url=self.public_url, silent=silent
+            context=self.context, public_url=self.public_url, silent=silent, now=now
         )
         if fresh:
-            events = events_of(fresh, shared, now)
+            events = events_of(fresh, shared)
             await self.outbox.commit(events, now=now.timestamp())
         ids = [row.id for row in rows]
         await self.store.write(lambda c: alarms.mark_published(c, ids, now))

@@ -19,12 +19,14 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from bridge.events.build import EventContext, from_bridge
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, rfc3339
 from bridge.events.command_result import CommandResult, from_command
+from bridge.events.data import BridgeData
 from bridge.foundation.errors import Reason, TransientDeliveryError
 from bridge.outbox.records import Delivery, DeliveryState, Success
 from bridge.outbox.sink_state import Runs, Standing
 from bridge.pipeline.attempt import is_urgent
+from bridge.pipeline.circuit import SinkState
 from bridge.pipeline.relay import Relay
 from bridge.pipeline.settling import fields_of
 from bridge.sinks.acting import Action, Actor, Ending, Fate, Skip, Step, Wait
@@ -78,11 +80,17 @@ class ActingRelay(Relay):
     _runs: list[Run] = field(default_factory=list)
     _ended: set[int] = field(default_factory=set)  # ended since ``pending`` was read
     _asked: dict[int, float] = field(default_factory=dict)  # id: when first seen
+    _is_early: bool = False
     _is_start_decided: bool = False  # whether a restore is needed is known
 
     def __post_init__(self) -> None:
         Relay.__post_init__(self)  # super() does not work in a dataclass with slots
         self._deliveries = Runs(self.outbox, self.sink)
+
+    @property
+    def state(self) -> SinkState:
+        """The state of the sink; early: all that waits has its time still to come."""
+        return SinkState.EARLY if self._is_early else self._circuit.state
 
     @property
     def obstacle(self) -> str | None:
@@ -127,9 +135,12 @@ class ActingRelay(Relay):
         events = (CloudEvent.from_json(delivery.body) for delivery in pending)
         if all(self.actor.action(event) is not Action.RESTORE for event in events):
             context = self.event_context()
-            started = from_bridge(
-                context, "started", observed_at=now, reason=_RESTORE_REASON
+            data = BridgeData(
+                observed_at=rfc3339(now),
+                reporter=context.reporter,
+                reason=_RESTORE_REASON,
             )
+            started = from_bridge(context, "started", data)
             await self._deliveries.add(started.event, now=now.timestamp())
 
     def _first_of(self, pending: list[Delivery]) -> list[Delivery]:
@@ -153,6 +164,7 @@ class ActingRelay(Relay):
             Seconds after which to look again.
         """
         waits, skipped = [_LONGEST_WAIT], list[tuple[Run, Skip]]()
+        self._is_early = bool(first) and not self._runs
         for delivery in first:
             if self._stop.is_set() or delivery.id in self._ended:
                 continue  # the delivery has changed since it was read
@@ -160,6 +172,7 @@ class ActingRelay(Relay):
             step = self._step_of(delivery, standing)
             verdict = self.actor.verdict(step)
             run = Run(delivery, step, standing.appearance, self.clock.monotonic())
+            self._is_early &= isinstance(verdict, Wait) and verdict.is_early
             if isinstance(verdict, Skip):
                 skipped.append((run, verdict))
             elif isinstance(verdict, Wait):

@@ -1,5 +1,6 @@
 """The state of one sink, judged by its answers, and when to try the sink next.
 
+    untried ──first success──▶ ok
     ok ──an attempt fails because of the sink──▶ unreachable ──first success──▶ ok
     ok, unreachable ──three refusals in a row──▶ parked ──first success──▶ ok
 
@@ -41,6 +42,8 @@ _UNREACHABLE = {Reason.CONNECTION, Reason.SERVER, Reason.TIMEOUT}
 class SinkState(StrEnum):
     """The state of a sink, as the status shows it."""
 
+    UNTRIED = "untried"
+    EARLY = "early"  # of a command: the time of what waits has not come
     OK = "ok"
     RETRYING = "retrying"
     PARKED = "parked"
@@ -114,7 +117,9 @@ class Circuit:
         """The state of the sink."""
         if self.is_parked:
             return SinkState.PARKED
-        return SinkState.RETRYING if self.last_error else SinkState.OK
+        if self.last_error:
+            return SinkState.RETRYING
+        return SinkState.OK if self.was_reached else SinkState.UNTRIED
 
     @property
     def was_reached(self) -> bool:

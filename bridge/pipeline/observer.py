@@ -239,7 +239,6 @@ class Observer(Struct):
         self.watch, self._touched = after, self.clock.monotonic()
         if self.changed is not None:
             self.changed()
-        self.outbox.wakeups.rules.set()
         _report(self.metrics, document, steps)
         return document
 

@@ -21,6 +21,7 @@ from bridge.app.identify import (
 from bridge.events.identity import Identity, IdentityConfig
 from bridge.foundation.errors import MetadataError, MetadataUnavailableError
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.file import File
 from tests.support.builders import ME
 from tests.support.fakes import FakeClock, turns
 
@@ -237,7 +238,7 @@ async def test_no_request_is_sent_after_a_stop(clock: FakeClock) -> None:
 
 @pytest.fixture
 async def database(state_path: Path) -> AsyncIterator[Database]:
-    async with Database.open(state_path) as opened:
+    async with Database.open(File(state_path)) as opened:
         yield opened
 
 
@@ -275,9 +276,9 @@ async def test_stored_identity_and_source_are_used_without_an_answer(
 async def test_stored_identity_survives_another_restart(
     state_path: Path,
 ) -> None:
-    async with Database.open(state_path) as first:
+    async with Database.open(File(state_path)) as first:
         await settle(first, ME, "")
-    async with Database.open(state_path) as second:
+    async with Database.open(File(state_path)) as second:
         assert await remembered(second) == ME
 
 

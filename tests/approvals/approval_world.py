@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.listener import Queue
-from bridge.approvals.message_flow import Handling, Settlement, key_of
+from bridge.approvals.message_flow import Handling, key_of
 from bridge.approvals.policy import Terms
 from bridge.approvals.rules import ReplyRules
 from bridge.events.cloudevent import CloudEvent
@@ -32,7 +32,7 @@ from bridge.imds.poller import Metadata, Poller
 from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
-from bridge.servicebus.decode import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage, Settlement
 from bridge.telemetry.metrics import Metrics
 from tests.support.book import sent_to
 from tests.support.builders import (
@@ -222,23 +222,12 @@ class PlayedQueue:
             raise found
         return [found]
 
-    async def complete(self, message: ReceivedMessage) -> None:
-        self._settle("complete", message, "")
-
-    async def abandon(self, message: ReceivedMessage) -> None:
-        self._settle("abandon", message, "")
-
-    async def dead_letter(
-        self, message: ReceivedMessage, reason: str, description: str
-    ) -> None:
-        assert description
-        self._settle("dead-letter", message, reason)
-
-    def _settle(self, verb: str, message: ReceivedMessage, reason: str) -> None:
+    async def settle(self, message: ReceivedMessage, settlement: Settlement) -> None:
+        assert bool(settlement.words) == (settlement.verdict == "dead-letter")
         if self.broken:
             self.broken -= 1
             raise ApprovalQueueError("the lock of a message is lost")
-        self.settled.append((verb, message.lock_token, reason))
+        self.settled.append((settlement.verdict, message.lock_token, settlement.reason))
 
 
 @dataclass(slots=True)

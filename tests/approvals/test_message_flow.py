@@ -13,7 +13,7 @@ from msgspec import structs
 from bridge.approvals.listener import Listener
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import ApprovalQueueError, MetadataUnavailableError
-from bridge.servicebus.decode import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage, Settlement
 from tests.approvals.approval_world import PlayedQueue, World, message, world_of
 from tests.support.builders import EVENT_ID, imds_event
 from tests.support.fakes import START
@@ -35,10 +35,10 @@ class RedeliveringQueue(PlayedQueue):
 
     again: ReceivedMessage | None = None
 
-    async def complete(self, message: ReceivedMessage) -> None:
+    async def settle(self, message: ReceivedMessage, settlement: Settlement) -> None:
         again, self.again = self.again, None
         if again is None:
-            self._settle("complete", message, "")
+            await PlayedQueue.settle(self, message, settlement)
             return
         self.waiting.put_nowait(again)
         while self.waiting.qsize():

@@ -782,6 +782,7 @@ def test_status_of_a_forwarder_that_does_not_run(deliveries: Path) -> None:
     status = json.loads(result.stdout)
     assert set(status) == {
         *("vm", "document", "imds", "sinks", "approvals", "commands", "replies"),
+        "statePath",
     }
     assert set(status["imds"]) == {"lastSuccess", "state"}
     (sink,) = status["sinks"]
@@ -796,7 +797,7 @@ async def test_status_of_a_running_forwarder(
 ) -> None:
     listen = f"127.0.0.1:{free_port()}"
     config = written(tmp_path, listen=listen)
-    status_source = StatusSource(clock=clock, metrics=metrics)
+    status_source = StatusSource(clock, metrics, tmp_path / "state.db")
 
     async with health.serve(HttpConfig(listen=listen), status_source):
         status = ("status", "-c", str(config))
@@ -806,6 +807,21 @@ async def test_status_of_a_running_forwarder(
     assert result.exit_code == 0
     assert json.loads(result.stdout)["imds"]["state"] == "starting"
     assert "The bridge is starting" in shown.stdout
+
+
+async def test_live_status_names_another_forwarder_at_the_port(
+    tmp_path: Path, clock: FakeClock, metrics: Metrics
+) -> None:
+    listen = f"127.0.0.1:{free_port()}"
+    config = written(tmp_path, listen=listen)
+    status_source = StatusSource(clock, metrics, tmp_path / "other.db")
+
+    async with health.serve(HttpConfig(listen=listen), status_source):
+        status = ("status", "--live", "-c", str(config))
+        result = await asyncio.to_thread(sebridge, *status)
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert str(tmp_path / "other.db") in result.stderr
 
 
 def test_status_for_people_is_a_table(deliveries: Path) -> None:
@@ -901,7 +917,7 @@ def test_status_without_forwarder_and_state_is_one_sentence(config: Path) -> Non
 def test_unknown_scenario_is_one_line() -> None:
     result = sebridge("simulate", "--scenario", "no-such-scenario")
 
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stderr.startswith("sebridge: ")
     assert len(result.stderr.splitlines()) == 1
 
@@ -914,7 +930,7 @@ def test_every_fault_of_an_entity_file_is_one_line(tmp_path: Path) -> None:
 
     result = sebridge("simulate", "--servicebus-config", str(file))
 
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     lines = result.stderr.splitlines()
     assert [line.split(": ")[2] for line in lines] == [
         "Queues[0].Properties.LockDuration",
@@ -1098,7 +1114,7 @@ def test_fault_at_run_time_is_one_line(tmp_path: Path) -> None:
     lock.release()
 
     assert (code, out) == (1, "")
-    assert err.splitlines()[-1].startswith("sebridge: another forwarder runs on ")
+    assert err.splitlines()[-1].startswith("sebridge: a forwarder already runs on ")
     assert "Traceback" not in err
 
 

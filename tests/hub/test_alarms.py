@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from bridge.configuration.event_records import APPROVALS
+from bridge.configuration.event_schema import APPROVALS
 from bridge.events.cloudevent import CloudEvent, hash32
 from bridge.foundation.errors import HubStoreAwayError
 from bridge.foundation.values import Address
@@ -251,8 +251,10 @@ def bridge(number: int, state: str = "silent") -> dict[str, object]:
 
 def spoken(given: list[AlarmRow], silent: int = 0) -> list[CloudEvent]:
     file = HubFile(hub=replace(config(), public_url=HUB))
-    shared = AlarmContext(context=context_of(file), public_url=HUB, silent=silent)
-    return [one.event for one in events_of(given, shared, at(60))]
+    shared = AlarmContext(
+        context=context_of(file), public_url=HUB, silent=silent, now=at(60)
+    )
+    return [one.event for one in events_of(given, shared)]
 
 
 def test_many_silent_bridges_are_one_event_with_fifty_names() -> None:
@@ -316,8 +318,8 @@ def test_unreported_event_is_named_by_type_and_machines() -> None:
 @pytest.mark.parametrize("url", [HUB, ""])
 def test_every_alarm_is_what_the_schema_says(given: list[AlarmRow], url: str) -> None:
     context = context_of(HubFile(hub=replace(config(), public_url=url)))
-    shared = AlarmContext(context=context, public_url=url, silent=1)
-    (found,) = events_of(given, shared, at(60))
+    shared = AlarmContext(context=context, public_url=url, silent=1, now=at(60))
+    (found,) = events_of(given, shared)
 
     assert faults("event", sent(found)) == []
 

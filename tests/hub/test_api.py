@@ -12,8 +12,9 @@ import pytest
 
 from bridge.foundation.errors import BridgeError
 from bridge.foundation.values import Secret
-from bridge.hub import azure_messages, bridge_messages, openapi
-from bridge.hub.api import Api
+from bridge.hub import azure_messages, bridge_messages
+from bridge.hub.answers import Filters
+from bridge.hub.api import Api, document
 from bridge.hub.config import HubConfig
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.server import Hub, serve
@@ -21,7 +22,7 @@ from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.lists import forget_bridge
 from bridge.hub.store.rows import mark_changed
 from bridge.hub.store.store import Store
-from bridge.hub.view_rows import Filters, Situation
+from bridge.hub.view_rows import Situation
 from bridge.hub.views import overview
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import at, azure, event, life, outcome, step, vm
@@ -297,7 +298,7 @@ async def test_bridges_are_shown_as_they_fare(window: Window) -> None:
 async def test_description_is_served(window: Window) -> None:
     _, body, _ = await window.get("/api/v1/openapi.json")
 
-    assert body == openapi.document() == DESCRIBED.document
+    assert body == document() == DESCRIBED.document
 
 
 async def test_faults_of_http_are_reported_in_json(window: Window) -> None:

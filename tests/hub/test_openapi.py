@@ -18,8 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.foundation.values import Address
-from bridge.hub import openapi
-from bridge.hub.api import Api
+from bridge.hub.api import Api, document
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import ACTIONS
 from bridge.hub.store.kept_facts import Incoming
@@ -38,7 +37,7 @@ from tests.support.hub import (
     received,
 )
 
-DOCUMENT = openapi.document()
+DOCUMENT = document()
 OPERATIONS = {
     (method, path): operation
     for path, item in DOCUMENT["paths"].items()

@@ -392,9 +392,9 @@ async def test_mail_shows_the_digest(world: HubWorld) -> None:
     found = await digests(world, "tuesday")
     file = HubFile(hub=config(public_url="https://hub.example"))
     shared = AlarmContext(
-        context=context_of(file), public_url="https://hub.example", silent=0
+        context=context_of(file), public_url="https://hub.example", silent=0, now=at(0)
     )
-    (out,) = events_of(found, shared, at(0))
+    (out,) = events_of(found, shared)
 
     mail = describe(out.event)
 

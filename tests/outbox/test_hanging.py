@@ -36,7 +36,7 @@ from bridge.outbox.image import Limits
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Delivery
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.file import Connection, connect
+from bridge.outbox.storage.file import Connection, File, connect
 from bridge.outbox.storage.journal import Timings
 from bridge.outbox.store import Outbox
 from bridge.pipeline.housekeeping import StateWatch
@@ -63,7 +63,7 @@ async def opened(
     disk, timings = disk or Hanging(), Timings(patience=WITHIN, closing=1.0)
     try:
         async with Database.open(
-            path, may_degrade=True, timings=timings, connect=disk.open
+            File(path, may_degrade=True, connect=disk.open), timings=timings
         ) as database:
             disk.follow(database, patience, WITHIN)
             outbox = await Outbox.of(database, router({A: route()}))
@@ -368,7 +368,7 @@ async def test_heal_that_is_cancelled_goes_on(state_path: Path) -> None:
 
 
 async def test_closed_state_file_cannot_be_healed(state_path: Path) -> None:
-    async with Database.open(state_path) as database:
+    async with Database.open(File(state_path)) as database:
         pass
 
     async with asyncio.timeout(WITHIN):
@@ -406,7 +406,7 @@ async def test_start_on_a_disk_that_hangs_is_in_memory(
     disk, timings = Hanging(), Timings(patience=PATIENCE, closing=1.0)
     disk.freeze(at)
     async with Database.open(
-        state_path, may_degrade=True, timings=timings, connect=disk.open
+        File(state_path, may_degrade=True, connect=disk.open), timings=timings
     ) as database:
         outbox = await Outbox.of(database, router({A: route()}))
         await put(outbox, "2")
@@ -669,7 +669,7 @@ async def test_thread_that_dies_in_a_transaction_ends_all_that_wait(
             return super().execute(sql, parameters)
 
     opening = Database.open(
-        state_path, may_degrade=True, connect=lambda path: connect(path, Poor)
+        File(state_path, may_degrade=True, connect=lambda path: connect(path, Poor))
     )
     async with asyncio.timeout(WITHIN), opening as database:
         is_poor = True
@@ -844,7 +844,7 @@ async def test_thread_that_dies_at_a_commit_of_an_event_ends_the_forwarder(
 
     is_torn = False
     opening = Database.open(
-        state_path, may_degrade=True, connect=lambda path: connect(path, Torn)
+        File(state_path, may_degrade=True, connect=lambda path: connect(path, Torn))
     )
     async with asyncio.timeout(WITHIN), opening as database:
         outbox = await Outbox.of(database, router({A: route()}))

@@ -17,6 +17,7 @@ from bridge.outbox.questions import Selection
 from bridge.outbox.records import Checkpoint
 from bridge.outbox.statefile import locked, open_database
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.file import File
 from bridge.outbox.store import Outbox
 from tests.support.book import Book
 from tests.support.builders import outgoing, route, router
@@ -48,7 +49,7 @@ async def states(outbox: Outbox) -> dict[str | None, str]:
 
 async def on_disk(path: Path) -> dict[str | None, str]:
     """Return what another process sees."""
-    async with Database.open(path) as database:
+    async with Database.open(File(path)) as database:
         return await states(await Outbox.of(database, router({A: route()})))
 
 
@@ -110,7 +111,7 @@ async def test_two_that_began_on_a_read_only_disk_do_not_both_write(
         await put(outbox, "2")
         with locked(crashed.state) as other:
             crashed.remount("rw")
-            other.keep()
+            other.take()
             for _ in range(3):
                 await outbox.database.heal()
             assert outbox.database.is_degraded

@@ -124,7 +124,7 @@ def later_step_is_a_head_beside_the_earlier_one(patch: Patch) -> None:
 
     def headstrong(self: Lines, one: Any) -> None:
         add(self, one)
-        self._lead(one)
+        self._place(one)
 
     patch.setattr(Lines, "add", headstrong)
 

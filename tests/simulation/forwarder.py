@@ -162,8 +162,8 @@ class Forwarder:
         )
         listener = Listener(SimulatedQueue(self.life), context)
         is_wanted = any(rule.action == "auto-approve" for rule in context.terms.rules)
-        auto_approvers = [AutoApprover(context)] if is_wanted else []
-        return [self.poller, housekeeping, *relays, listener, *auto_approvers]
+        self.poller.rules = AutoApprover(context) if is_wanted else None
+        return [self.poller, housekeeping, *relays, listener]
 
     def _relay(self, name: str) -> Relay:
         """Return the relay of a sink that takes one by one, or several in a request."""

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from bridge.cli.rows import Gist, event_rows
-from bridge.events.build import from_bridge
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.command_result import CommandResult, from_command
 from bridge.outbox.questions import Observation, step_of
@@ -19,7 +18,7 @@ from bridge.sinks.webhook.presets import teams
 from bridge.sinks.webhook.presets.registry import PresetName
 from tests.sinks.preset_ways import NAMES, sent
 from tests.sinks.slack_world import World, slack_world, step
-from tests.support.builders import EVENT_ID, event_context_of, imds_event
+from tests.support.builders import EVENT_ID, event_context_of, imds_event, own_event
 from tests.support.fakes import START
 
 GOLDEN = Path(__file__).parents[1] / "data" / "presets-command"
@@ -49,10 +48,13 @@ def command_event(
 
 
 def traffic(way: str, event_id: str | None = EVENT_ID) -> CloudEvent:
-    why = {"eventId": event_id, "since": "2026-03-02T12:00:00Z"}
     reason = "scheduled" if way == "out" else None
-    return from_bridge(
-        event_context_of(), f"traffic-{way}", observed_at=START, reason=reason, more=why
+    return own_event(
+        event_context_of(),
+        f"traffic-{way}",
+        reason=reason,
+        event_id=event_id,
+        since="2026-03-02T12:00:00Z",
     ).event
 
 

@@ -17,7 +17,7 @@ from bridge.configuration.config import Config
 from bridge.foundation.clock import Bell, Clock, SystemClock
 from bridge.foundation.errors import ConfigError
 from bridge.simulator.faults import parse_fault
-from bridge.simulator.imds.instance import compute_of
+from bridge.simulator.imds.document import compute_of
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.inbox import Inbox
