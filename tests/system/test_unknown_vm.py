@@ -380,22 +380,24 @@ async def test_late_answer_that_says_what_was_stored_changes_nothing(
     assert names == ["started", "stopped", "started", "stopped"]
 
 
-async def test_command_that_runs_when_metadata_answers_late_is_not_ended(
-    place: Place, compute: dict[str, object]
+@pytest.mark.parametrize(("patience", "starts"), [(2 * PATIENCE, 1), (0.3, 2)])
+async def test_command_that_runs_when_the_vm_becomes_known_is_not_ended(
+    patience: float, starts: int, place: Place, compute: dict[str, object]
 ) -> None:
     marks = place.folder / "marks"
-    script = f"echo begun >> {marks}; sleep 1.5; echo ended >> {marks}"
+    script = f"echo begun >> {marks}; sleep 3; echo ended >> {marks}"
     command = ["/bin/sh", "-c", script]
     place.sinks = [
         place.log(),
         {"name": "drain", "type": "command", "command": command},
     ]
     place.tables = {"identity": {"vm_name": place.imds.vm_name}}
-    async with place.life(patience=0.3):
-        place.schedule("Freeze", 900)
+    async with place.life(patience):
+        place.schedule("Preempt", 60)
         await place.until(marks.exists)
+        await place.until(lambda: place.starts() == starts - 1)
         place.imds.compute = compute
-        await place.until(lambda: place.starts() == 2)
+        await place.until(lambda: place.starts() == starts)
 
     assert marks.read_text().split() == ["begun", "ended"]
 
