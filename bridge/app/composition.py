@@ -160,10 +160,14 @@ class Forwarder:
         )
 
     @property
-    def may_close(self) -> bool:
-        """Whether all may be closed and opened again: nothing is cut short or lost."""
-        is_acting = any(relay.is_acting for relay in self.relays)
-        return not (is_acting or self.database.is_degraded)
+    def is_acting(self) -> bool:
+        """Whether a command runs, which must not be cut short."""
+        return any(relay.is_acting for relay in self.relays)
+
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether closing would cut a command short, or lose what is in memory only."""
+        return self.is_acting or self.database.is_degraded
 
     async def set_identity(self, origin: Origin) -> None:
         """Publish the events that wait for the identity of this VM."""

@@ -14,8 +14,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from bridge.configuration.config import Config
 from bridge.events.identity import Identity
 from bridge.foundation import daemon_threads
 from bridge.foundation.clock import Bell, Clock, ReferenceClock
+from bridge.foundation.errors import OutboxUnavailableError
 from bridge.foundation.workers import run_workers, unless, waking
 from bridge.health import port
 from bridge.health.status import StatusSource
@@ -231,10 +232,14 @@ class IdentityFinder:
         self.is_asking = found is None
         if is_early and not stop.is_set():
             self.identity = found or Identity().overridden(given)
-            await self._publish_held(self.identity)
+            with suppress(OutboxUnavailableError):  # else the first look publishes it
+                await self._publish_held(self.identity)
+            await self._wait_while(lambda: self.forwarder.is_acting, stop)
         elif found is not None and found != self.forwarder.origin.identity:
+            vm = {"vm": found.members}
+            log.warning("identity of this VM is known now", extra=vm)
             self.identity = found
-            await self._until_it_may_close(found, stop)
+            await self._wait_while(lambda: self.forwarder.is_unsaved, stop)
         else:
             await stop.wait()  # nothing has changed
         stop.set()
@@ -247,8 +252,7 @@ class IdentityFinder:
             origin = await settle(forwarder.database, identity, source)
             await forwarder.set_identity(origin)
 
-    async def _until_it_may_close(self, found: Identity, stop: asyncio.Event) -> None:
-        """Wait until no command runs, and the disk has all that memory has."""
-        log.warning("identity of this VM is known now", extra={"vm": found.members})
-        while not (self.forwarder.may_close or stop.is_set()):
-            await self.forwarder.around.clock.wait(stop, _LOOK_EVERY)
+    async def _wait_while(self, is_so: Callable[[], bool], stop: asyncio.Event) -> None:
+        clock = self.forwarder.around.clock
+        while is_so() and not await clock.wait(stop, _LOOK_EVERY):
+            pass

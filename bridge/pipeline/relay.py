@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
-
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import DeliveryError, OutboxError
@@ -39,67 +37,6 @@ from bridge.telemetry.metrics import Metrics
 
 Deliver = Callable[[Delivery], Awaitable[None]]
 Gather = Callable[[Delivery, asyncio.TaskGroup], asyncio.Future[None]]
-
-# -- The heartbeats of one relay: the only deliveries that are not stored --------------
-#
-# A heartbeat says that the bridge is alive now. So only the newest one waits, and a
-# heartbeat that fails is not tried again.
-
-
-class HeartbeatSlot(Struct):
-    """Holds the latest heartbeat until no stored delivery is more important.
-
-    Attributes:
-        sink: the sink's name.
-        waiting: the heartbeat; None after its attempt has begun.
-        in_flight: the attempt at an earlier heartbeat.
-    """
-
-    sink: str
-    attempts: Attempts
-    waiting: Delivery | None = None
-    in_flight: Attempt | None = None
-
-    def offer(self, heartbeat: CloudEvent) -> None:
-        """Replace the waiting heartbeat by a newer one."""
-        now = self.attempts.clock.now().timestamp()
-        self.waiting = not_stored(
-            self.sink, heartbeat.id, heartbeat.type, heartbeat.to_json(), now
-        )
-
-    def begin(self, *, is_idle: bool, is_alone: bool) -> Attempt | None:
-        """Begin the attempt at the heartbeat, unless a stored delivery comes first.
-
-        Args:
-            is_idle: whether nothing is due and nothing is in flight.
-            is_alone: whether, in addition, no delivery is due later.
-
-        Returns:
-            The attempt, which the caller makes; None if none has begun.
-        """
-        attempts = self.attempts
-        circuit, pace = attempts.circuit, attempts.pace
-        if self.waiting is None or attempts.taken >= attempts.slots:
-            return None
-        opens_at = max(circuit.hold_until, circuit.opens_at, pace.opens_at)
-        if self.in_flight is not None or attempts.clock.monotonic() < opens_at:
-            return None
-        is_in_trouble = circuit.last_error is not None
-        is_first = is_alone if is_in_trouble else is_idle
-        if (is_in_trouble or pace.rate is not None) and not is_first:
-            return None
-        self.in_flight, self.waiting = attempts.begin(self.waiting), None
-        return self.in_flight
-
-    def end(self, attempt: Attempt) -> None:
-        """Note that the attempt has ended; if it was not sent, it waits again."""
-        self.in_flight = None
-        if attempt.is_void and self.waiting is None:
-            self.waiting = attempt.delivery
-
-
-# -- The relay of one sink: a due delivery → one attempt → settle ----------------------
-
 
 _LONGEST_WAIT = 60.0
 _MOST_RELEASED = 10_000  # deliveries at once, so that each time is short
@@ -143,11 +80,14 @@ class Relay:
     _circuit: Circuit = field(init=False)
     _attempts: Attempts = field(init=False)
     _settling: Settling = field(init=False)
-    _heartbeat: HeartbeatSlot = field(init=False)
     _wake: asyncio.Event = field(init=False)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)
     _is_probing: bool = False
+    # Only the newest heartbeat waits, and one that fails is not tried again: it says
+    # that the bridge is alive now.
+    _beat: Delivery | None = None
+    _beating: Attempt | None = None  # the attempt at an earlier one
 
     def __post_init__(self) -> None:
         sink, outbox, clock, policy = self.sink, self.outbox, self.clock, self.policy
@@ -159,7 +99,6 @@ class Relay:
         self._settling = Settling(
             sink, outbox, clock, self.metrics, policy, circuit, attempts
         )
-        self._heartbeat = HeartbeatSlot(sink, attempts)
         self._wake = outbox.wakeups.of(sink)
 
     @property
@@ -208,7 +147,8 @@ class Relay:
 
     def offer(self, heartbeat: CloudEvent) -> None:
         """Replace the waiting heartbeat by a newer one; heartbeats are not stored."""
-        self._heartbeat.offer(heartbeat)
+        now, body = self.clock.now().timestamp(), heartbeat.to_json()
+        self._beat = not_stored(self.sink, heartbeat.id, heartbeat.type, body, now)
         self._wake.set()
 
     def resume(self) -> None:
@@ -303,15 +243,33 @@ class Relay:
         found, next_due = await self._due(now, limit)
         if self._stop.is_set():
             return next_due
-        if self._heartbeat.waiting is not None:
+        if self._beat is not None:
             is_idle = not (found or self._under_way)
-            is_alone = is_idle and next_due is None
-            if beat := self._heartbeat.begin(is_idle=is_idle, is_alone=is_alone):
-                self._make(beat, tasks)
+            if self._may_beat(is_idle=is_idle, is_alone=is_idle and next_due is None):
+                self._beating, self._beat = self._attempts.begin(self._beat), None
+                self._make(self._beating, tasks)
         if self._begin(found, tasks, now) and len(found) == limit:
             found, next_due = await self._due(now, _MANY)
             self._begin(found, tasks, now)
         return next_due
+
+    def _may_beat(self, *, is_idle: bool, is_alone: bool) -> bool:
+        """Return whether a heartbeat may go: no stored delivery comes first.
+
+        Args:
+            is_idle: whether nothing is due and nothing is in flight.
+            is_alone: whether, in addition, no delivery is due later.
+        """
+        attempts, circuit = self._attempts, self._circuit
+        opens_at = max(circuit.hold_until, circuit.opens_at, self.pace.opens_at)
+        is_in_trouble = circuit.last_error is not None
+        is_first = is_alone if is_in_trouble else is_idle
+        return (
+            self._beating is None
+            and attempts.taken < attempts.slots
+            and self.clock.monotonic() >= opens_at
+            and (is_first or not (is_in_trouble or self.pace.rate is not None))
+        )
 
     async def _due(self, now: float, limit: int) -> tuple[list[Delivery], float | None]:
         return await self.outbox.deliveries.due(
@@ -427,9 +385,11 @@ class Relay:
         """Settle an attempt, and let the loop begin the next ones."""
         with suppress(OutboxError):  # its thread has died, so the process ends
             try:
-                if attempt is self._heartbeat.in_flight:
+                if attempt is self._beating:
                     self._settling.settle_heartbeat(attempt)
-                    self._heartbeat.end(attempt)
+                    self._beating = None
+                    if attempt.is_void and self._beat is None:
+                        self._beat = attempt.delivery  # it was not sent
                 else:
                     self._settling.settle(attempt)
             finally:

@@ -14,13 +14,14 @@ from bridge.app import forwarder as app
 from bridge.app.composition import Timings
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config
-from bridge.foundation.clock import SystemClock
+from bridge.foundation.clock import Bell, Clock, SystemClock
 from bridge.foundation.errors import ConfigError
 from bridge.simulator.faults import parse_fault
 from bridge.simulator.imds.document import compute_of
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.inbox import Inbox
+from tests.support.disks import Frozen
 from tests.support.stopwatch import Stopwatch
 from tests.system.processes import (
     PATIENCE,
@@ -60,9 +61,11 @@ class Place:
         return configuration.parse(tables, file="place", environ={})
 
     @asynccontextmanager
-    async def life(self, patience: float = 2 * PATIENCE) -> AsyncIterator[None]:
+    async def life(
+        self, patience: float = 2 * PATIENCE, clock: Clock | None = None
+    ) -> AsyncIterator[None]:
         """Run the forwarder while the context is open."""
-        stop, clock = asyncio.Event(), SystemClock()
+        stop, clock = asyncio.Event(), clock or SystemClock()
         life = app.run(self.config(), stop, clock, timings=Timings(identity=patience))
         async with asyncio.TaskGroup() as group:
             group.create_task(life)
@@ -226,6 +229,34 @@ async def test_sink_that_hangs_when_the_vm_is_known_does_not_hold_up_the_polls(
     assert [affects(e) for e in place.received()] == [None, True]
 
 
+class Watched(SystemClock):
+    """Notes for what the waits with slack wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = set[type[asyncio.Event]]()
+
+    async def wait(
+        self, event: asyncio.Event, seconds: float, *, slack: float = 0.0
+    ) -> bool:
+        if slack:
+            self.found.add(type(event))
+        return await super().wait(event, seconds, slack=slack)
+
+
+async def test_periodic_checks_can_end_together_with_a_poll(
+    place: Place, compute: dict[str, object]
+) -> None:
+    """Only waits for a ``Bell`` do: else an idle forwarder wakes up more often."""
+    clock, place.sinks = Watched(), [place.log()]
+    async with place.life(0.3, clock):
+        await place.until(lambda: place.starts() == 1)
+        place.imds.compute = compute
+        await place.until(lambda: place.starts() == 2)
+
+    assert clock.found == {Bell}
+
+
 async def test_configured_name_is_known_at_once(
     place: Place, compute: dict[str, object]
 ) -> None:
@@ -255,6 +286,28 @@ async def test_next_life_does_not_publish_again_what_it_published_without_an_ide
         "Preempt scheduled",
         "Freeze scheduled",
     ]
+
+
+@pytest.mark.slow
+async def test_disk_that_hangs_when_the_vm_is_known_does_not_end_the_forwarder(
+    place: Place, compute: dict[str, object], frozen: Frozen
+) -> None:
+    place.folder = frozen.path
+    async with place.life():
+        await place.until(lambda: place.times_asked() > 0)
+        frozen.freeze()
+        place.schedule("Preempt", 60)
+        await place.until(lambda: bool(place.received()))
+        place.imds.compute = compute
+        place.schedule("Freeze", 900)
+        await place.until(lambda: "Freeze scheduled" in map(brief, place.received()))
+        assert affects(place.received()[-1]) is True
+        frozen.thaw()
+        await asyncio.sleep(6)
+        place.schedule("Terminate", 900)
+        await place.until(lambda: "Terminate scheduled" in map(brief, place.received()))
+
+    assert "durable" not in place.received()[-1]["data"]  # type: ignore[operator]  # a dict
 
 
 @pytest.mark.parametrize("patience", [2 * PATIENCE, 0.3])
@@ -327,22 +380,24 @@ async def test_late_answer_that_says_what_was_stored_changes_nothing(
     assert names == ["started", "stopped", "started", "stopped"]
 
 
-async def test_command_that_runs_when_metadata_answers_late_is_not_ended(
-    place: Place, compute: dict[str, object]
+@pytest.mark.parametrize(("patience", "starts"), [(2 * PATIENCE, 1), (0.3, 2)])
+async def test_command_that_runs_when_the_vm_becomes_known_is_not_ended(
+    patience: float, starts: int, place: Place, compute: dict[str, object]
 ) -> None:
     marks = place.folder / "marks"
-    script = f"echo begun >> {marks}; sleep 1.5; echo ended >> {marks}"
+    script = f"echo begun >> {marks}; sleep 3; echo ended >> {marks}"
     command = ["/bin/sh", "-c", script]
     place.sinks = [
         place.log(),
         {"name": "drain", "type": "command", "command": command},
     ]
     place.tables = {"identity": {"vm_name": place.imds.vm_name}}
-    async with place.life(patience=0.3):
-        place.schedule("Freeze", 900)
+    async with place.life(patience):
+        place.schedule("Preempt", 60)
         await place.until(marks.exists)
+        await place.until(lambda: place.starts() == starts - 1)
         place.imds.compute = compute
-        await place.until(lambda: place.starts() == 2)
+        await place.until(lambda: place.starts() == starts)
 
     assert marks.read_text().split() == ["begun", "ended"]
 
