@@ -8,7 +8,7 @@ from datetime import datetime
 from urllib.parse import urlencode
 
 from aiohttp import web
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from sqlalchemy import Connection
 
 from bridge.hub import report, views
@@ -131,7 +131,7 @@ class MachinePages:
                 "title": _spelt(machine, bridges, events) or "A machine without a name",
                 "group": machine.group,
                 "subscription": machine.subscription,
-                "bridges": bridges,
+                "bridges": [replace(row, offers=()) for row in bridges],
                 "rows": [shown.event(row, now) for row in events],
                 "is_cut": len(events) == PAGE,
                 "story": _story(found, now),

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import orjson
+from msgspec.structs import replace
 
 from bridge.events.cloudevent import hash32
 from bridge.hub.answers import DecisionRow, EventPage, EventRow, MessageRow, RecordEntry
@@ -316,9 +317,10 @@ def address_of(machine: Machine) -> str:
 
 
 def bridges(found: Iterable[BridgeRow]) -> Sequence[BridgeRow]:
-    """Return bridges: silent and stopped ones first."""
+    """Return bridges: silent and stopped ones first; without their many offers."""
     order = {"silent": 0, "stopped": 1, "unknown": 2, "alive": 3, "gone": 4}
-    return sorted(found, key=lambda one: (order[one.liveness.value], one.name))
+    rows = sorted(found, key=lambda one: (order[one.liveness.value], one.name))
+    return [replace(one, offers=()) for one in rows]
 
 
 def tiles(rows: Sequence[Shown]) -> list[Shown]:
