@@ -14,7 +14,7 @@ from msgspec import Struct
 from bridge.app.identify import remembered
 from bridge.configuration.config import Settings
 from bridge.diagnostics.finding import Finding
-from bridge.diagnostics.outbox_access import forwarder_of, outbox_of
+from bridge.diagnostics.outbox_access import demand_file, forwarder_of, outbox_of
 from bridge.events.identity import Identity
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
@@ -24,7 +24,6 @@ from bridge.net.addresses import ListenAddress
 from bridge.net.listening import listening_fault
 from bridge.net.local_socket import obstacle
 from bridge.outbox.records import CHECKPOINT
-from bridge.outbox.statefile import is_there
 from bridge.traffic.config import TrafficConfig
 
 T = TypeVar("T")
@@ -133,12 +132,9 @@ async def _stored(
 ) -> StatusReport:
     path = Path(config.state.path)
     try:
-        is_known = is_there(path)
+        demand_file(path)
     except OutboxError as error:
         raise OutboxError(f"{heard.silence}, and {error}") from error
-    if not is_known:
-        text = f"{heard.silence}, and there is no state file {path}"
-        raise OutboxError(f"{text}: has a forwarder ever run with this configuration?")
     async with AsyncExitStack() as stack:
         outbox = await stack.enter_async_context(outbox_of(path, loads=True))
         identity = await remembered(outbox.database) or Identity()

@@ -201,7 +201,7 @@ async def test_no_forwarder_and_no_state_file_is_one_clear_error(
     state_path: Path, clock: FakeClock
 ) -> None:
     with pytest.raises(
-        OutboxError, match=r"there is no state file .*: has a forwarder"
+        OutboxError, match=r"there is no state file .*: no forwarder has run"
     ):
         await status_in(config_of(state_path), clock)
 
