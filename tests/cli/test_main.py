@@ -204,6 +204,23 @@ def test_wrong_usage_ends_with_2(arguments: str) -> None:
     assert result.stdout == ""
 
 
+@pytest.mark.integration
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+@pytest.mark.parametrize(("to", "code"), [("> /dev/full", 1), (">&-", 0), ("2>&-", 0)])
+@pytest.mark.parametrize("command", ["check -c", "events -c", "--help"])
+def test_output_that_cannot_be_written_is_one_line(
+    command: str, to: str, code: int, deliveries: Path
+) -> None:
+    words = f"{sys.executable} -m bridge {command}"
+    where = str(deliveries) if command.endswith("-c") else ""
+    ran = subprocess.run(  # noqa: S602 - our own words
+        f"{words} {where} {to}", shell=True, capture_output=True, text=True, check=False
+    )
+
+    text = "sebridge: the output cannot be written: No space left on device\n"
+    assert (ran.returncode, ran.stderr) == (code, text if code else "")
+
+
 # -- configuration -----------------------------------------------------------------
 
 
