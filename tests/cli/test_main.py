@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,20 @@ def test_wrong_usage_ends_with_2(arguments: str) -> None:
     assert result.exit_code == 2
     assert "Error: " in result.stderr or "Usage: " in result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a FIFO is POSIX's")
+def test_configuration_may_come_from_a_pipe(tmp_path: Path) -> None:
+    """As in ``sebridge check -c <(sops -d bridge.toml)``: it can be read only once."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    text = GOOD.replace("{state}", f"{tmp_path}/state.db").replace("{listen}", "")
+    writer = threading.Thread(target=pipe.write_text, args=(text,), daemon=True)
+    writer.start()
+
+    result = sebridge("check", "-c", str(pipe))
+
+    assert (result.exit_code, result.stdout) == (0, f"{pipe}: ok\n")
 
 
 @pytest.mark.integration
