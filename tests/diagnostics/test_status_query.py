@@ -289,6 +289,22 @@ async def test_another_forwarder_is_named_where_ours_never_ran(
             await status_in(config, clock)
 
 
+async def test_forwarder_that_refuses_the_token_is_not_silent(
+    lived: Path, clock: FakeClock, metrics: Metrics
+) -> None:
+    config = config_of(lived, f"127.0.0.1:{free_port()}", "another")
+    (at,) = config.http.addresses
+
+    async with running(config_of(lived, at.text, TOKEN), clock, metrics):
+        found = await status_query.status(config, [SINK], clock, patience=0)
+
+    who = "a program that refuses http.token"
+    assert (found.is_live, found.report.notes) == (
+        False,
+        [f"at {at.text} answers {who}"],
+    )
+
+
 async def test_forwarder_is_known_by_another_name_of_its_state_file(
     lived: Path, tmp_path: Path, clock: FakeClock, metrics: Metrics
 ) -> None:
