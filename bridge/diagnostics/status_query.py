@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,7 +15,7 @@ from msgspec import Struct
 from bridge.app.identify import remembered
 from bridge.configuration.config import Settings
 from bridge.diagnostics.finding import Finding
-from bridge.diagnostics.outbox_access import forwarder_of, outbox_of
+from bridge.diagnostics.outbox_access import demand_file, forwarder_of, outbox_of
 from bridge.events.identity import Identity
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
@@ -24,7 +25,6 @@ from bridge.net.addresses import ListenAddress
 from bridge.net.listening import listening_fault
 from bridge.net.local_socket import obstacle
 from bridge.outbox.records import CHECKPOINT
-from bridge.outbox.statefile import is_there
 from bridge.traffic.config import TrafficConfig
 
 T = TypeVar("T")
@@ -111,15 +111,15 @@ async def running(config: Settings) -> Heard:
     headers = {"Authorization": f"Bearer {token.reveal()}"} if token else {}
     for at in config.http.addresses:
         url = f"{_url(at)}/status"
-        answer = await _asked(url, headers, {200}, StatusReport)
-        if answer is None:
-            continue
-        if _is_same(answer.state_path, path):
+        code, answer = await _asked(url, headers, {200}, StatusReport)
+        if answer is not None and _is_same(answer.state_path, path):
             return Heard(answer)
-        whose = answer.state_path or "that it does not name"
-        others.append(
-            f"at {at.text} answers a forwarder with another state file: {whose}"
-        )
+        if answer is not None:
+            whose = answer.state_path or "that it does not name"
+            who = f"a forwarder with another state file: {whose}"
+            others.append(f"at {at.text} answers {who}")
+        elif code == HTTPStatus.UNAUTHORIZED:
+            others.append(f"at {at.text} answers a program that refuses http.token")
     return Heard(others=others)
 
 
@@ -133,12 +133,9 @@ async def _stored(
 ) -> StatusReport:
     path = Path(config.state.path)
     try:
-        is_known = is_there(path)
+        demand_file(path)
     except OutboxError as error:
         raise OutboxError(f"{heard.silence}, and {error}") from error
-    if not is_known:
-        text = f"{heard.silence}, and there is no state file {path}"
-        raise OutboxError(f"{text}: has a forwarder ever run with this configuration?")
     async with AsyncExitStack() as stack:
         outbox = await stack.enter_async_context(outbox_of(path, loads=True))
         identity = await remembered(outbox.database) or Identity()
@@ -163,7 +160,7 @@ async def _traffic(config: TrafficConfig) -> dict[str, object]:
 async def probed(config: TrafficConfig) -> dict[str, object] | None:
     """Send the traffic probe as a balancer does; None if no bridge answers."""
     for at in config.addresses:
-        answer = await _asked(f"{_url(at)}/", {}, {200, 503}, dict[str, object])
+        _, answer = await _asked(f"{_url(at)}/", {}, {200, 503}, dict[str, object])
         if answer is not None and "traffic" in answer:
             return answer
     return None
@@ -171,8 +168,8 @@ async def probed(config: TrafficConfig) -> dict[str, object] | None:
 
 async def _asked(
     url: str, headers: Mapping[str, str], accepted: Container[int], kind: type[T]
-) -> T | None:
-    """Request a URL of a local bridge; return what it answers, or None.
+) -> tuple[int | None, T | None]:
+    """Request a URL of a local bridge; return the HTTP status and the answer, or None.
 
     Args:
         url: the URL.
@@ -180,16 +177,17 @@ async def _asked(
         accepted: the HTTP statuses that count as an answer.
         kind: the type of an answer; of another type is that of another program.
     """
-    timeout = aiohttp.ClientTimeout(total=_PATIENCE)
+    timeout, code = aiohttp.ClientTimeout(total=_PATIENCE), None
     try:
         async with (
             aiohttp.ClientSession(trust_env=False, timeout=timeout) as session,
             session.get(url, headers=headers, allow_redirects=False) as response,
         ):
+            code = response.status
             answer = msgspec.json.decode(await response.read(), type=kind)
-            return answer if response.status in accepted else None
+            return code, answer if code in accepted else None
     except _NO_ANSWER:
-        return None
+        return code, None
 
 
 def _url(at: ListenAddress) -> str:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,37 @@ def test_wrong_usage_ends_with_2(arguments: str) -> None:
     assert result.exit_code == 2
     assert "Error: " in result.stderr or "Usage: " in result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a FIFO is POSIX's")
+def test_configuration_may_come_from_a_pipe(tmp_path: Path) -> None:
+    """As in ``sebridge check -c <(sops -d bridge.toml)``: it can be read only once."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    text = GOOD.replace("{state}", f"{tmp_path}/state.db").replace("{listen}", "")
+    writer = threading.Thread(target=pipe.write_text, args=(text,), daemon=True)
+    writer.start()
+
+    result = sebridge("check", "-c", str(pipe))
+
+    assert (result.exit_code, result.stdout) == (0, f"{pipe}: ok\n")
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+@pytest.mark.parametrize(("to", "code"), [("> /dev/full", 1), (">&-", 0), ("2>&-", 0)])
+@pytest.mark.parametrize("command", ["check -c", "events -c", "--help"])
+def test_output_that_cannot_be_written_is_one_line(
+    command: str, to: str, code: int, deliveries: Path
+) -> None:
+    words = f"{sys.executable} -m bridge {command}"
+    where = str(deliveries) if command.endswith("-c") else ""
+    ran = subprocess.run(  # noqa: S602 - our own words
+        f"{words} {where} {to}", shell=True, capture_output=True, text=True, check=False
+    )
+
+    text = "sebridge: the output cannot be written: No space left on device\n"
+    assert (ran.returncode, ran.stderr) == (code, text if code else "")
 
 
 # -- configuration -----------------------------------------------------------------

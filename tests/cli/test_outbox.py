@@ -114,7 +114,9 @@ def test_nothing_to_list_is_said(
 @pytest.mark.parametrize("command", ["outbox list", "events", "status"])
 def test_reading_commands_need_no_secret(command: str, config: Path) -> None:
     secret = 'headers = { authorization = "env:ONLY_THE_SERVICE_HAS_IT" }'
-    config.write_text(config.read_text() + f"{secret}\n")
+    token = '[http]\ntoken = "file:/none/but/the/service/has/it"'
+    text = config.read_text().replace("[http]", token)
+    config.write_text(f"{text}{secret}\n")
 
     result = CliRunner().invoke(main, [*command.split(), "-c", str(config), "--json"])
 

@@ -201,7 +201,7 @@ async def test_no_forwarder_and_no_state_file_is_one_clear_error(
     state_path: Path, clock: FakeClock
 ) -> None:
     with pytest.raises(
-        OutboxError, match=r"there is no state file .*: has a forwarder"
+        OutboxError, match=r"there is no state file .*: no forwarder has run"
     ):
         await status_in(config_of(state_path), clock)
 
@@ -287,6 +287,22 @@ async def test_another_forwarder_is_named_where_ours_never_ran(
     async with running(config_of(tmp_path / "other.db", at.text), clock, metrics):
         with pytest.raises(OutboxError, match=r"no forwarder answers; at 127.+other"):
             await status_in(config, clock)
+
+
+async def test_forwarder_that_refuses_the_token_is_not_silent(
+    lived: Path, clock: FakeClock, metrics: Metrics
+) -> None:
+    config = config_of(lived, f"127.0.0.1:{free_port()}", "another")
+    (at,) = config.http.addresses
+
+    async with running(config_of(lived, at.text, TOKEN), clock, metrics):
+        found = await status_query.status(config, [SINK], clock, patience=0)
+
+    who = "a program that refuses http.token"
+    assert (found.is_live, found.report.notes) == (
+        False,
+        [f"at {at.text} answers {who}"],
+    )
 
 
 async def test_forwarder_is_known_by_another_name_of_its_state_file(
