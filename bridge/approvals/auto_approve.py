@@ -19,6 +19,7 @@ each content and reason, also across restarts.
 import asyncio
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from bridge.approvals.context import ApprovalContext, Pending, intent_of
@@ -31,6 +32,7 @@ from bridge.events.document import ScheduledEvent
 from bridge.events.look import Withheld
 from bridge.events.vocabulary import OutcomeKind
 from bridge.events.watch import Known, Moment
+from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox.records import Decision
 
 _LEAST_WAIT = 0.001
@@ -74,7 +76,9 @@ class AutoApprover:
         return math.inf
 
     async def _decide(self, flows: asyncio.TaskGroup) -> None:
-        left, clock = await self.step(flows), self.context.clock
+        left, clock = math.inf, self.context.clock
+        with suppress(OutboxUnavailableError):  # decided after the next read
+            left = await self.step(flows)
         self._at = min(self._at, clock.monotonic() + max(left, _LEAST_WAIT))
         self._is_deciding = False
         if self._at < math.inf:
@@ -86,9 +90,10 @@ class AutoApprover:
         What an earlier run has begun goes on first. Return the seconds until the first
         delay is over; infinite if there is none.
         """
-        watch, now = self.context.poller.watch, self.context.clock.monotonic()
+        context = self.context
+        watch, now = context.poller.watch, context.clock.monotonic()
         self._resting = {one: end for one, end in self._resting.items() if end > now}
-        for intent in await self.context.outbox.approvals.open_initiatives():
+        for intent in await context.outbox.approvals.open_initiatives():
             self._begin(intent, flows)
         withheld, left = {}, float("inf")
         for key, known in watch.known.items():
@@ -101,7 +106,7 @@ class AutoApprover:
                 withheld[key] = await self._withhold(event, ruling.rule, ruling.hold)
             elif ruling.left:
                 left = min(left, ruling.left)
-            else:
+            elif not await context.outbox.approvals.of_message(content_of(event)):
                 content, rule = content_of(event), ruling.rule
                 self._begin(intent_of(content, event.event_id, rule=rule), flows)
         self.withheld = withheld
@@ -131,23 +136,20 @@ class AutoApprover:
             flows.create_task(self._approve(intent))
 
     async def _approve(self, intent: Decision) -> None:
-        context, content = self.context, intent.message
-        decisions = await context.outbox.approvals.of_message(content)
-        earlier, rest = decisions.get(intent.key), _REST
-        if earlier is None or earlier.is_intent:
-            request = Request(
-                approval=Approval(event_ids=(intent.event_id,)),
-                event_id=intent.event_id,
-                enqueued_at=context.clock.now(),
-                rule=intent.rule,
-                content=content,
-            )
-            one = Pending(context, request, intent, was_tried=earlier is not None)
-            end = await Requests.pursue(one)
-            if end is not None:
-                if end.kind is OutcomeKind.FAILED or one.standing.was_posted:
-                    await self._conclude(intent, end, content)
-                rest = 0.0 if end.kind is OutcomeKind.WITHHELD else _REST
+        context, content, rest = self.context, intent.message, _REST
+        request = Request(
+            approval=Approval(event_ids=(intent.event_id,)),
+            event_id=intent.event_id,
+            enqueued_at=context.clock.now(),
+            rule=intent.rule,
+            content=content,
+        )
+        one = Pending(context, request, intent, was_tried=intent.posted)
+        end = await Requests.pursue(one)
+        if end is not None:
+            if end.kind is OutcomeKind.FAILED or one.standing.was_posted:
+                await self._conclude(intent, end, content)
+            rest = 0.0 if end.kind is OutcomeKind.WITHHELD else _REST
         self._resting[content] = context.clock.monotonic() + rest
 
     async def _conclude(

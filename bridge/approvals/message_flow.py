@@ -17,6 +17,7 @@ resubmitted a dead letter, and wants a new decision.
 import asyncio
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -34,14 +35,14 @@ from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import hash32, rfc3339
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import APPROVED, OutcomeKind
-from bridge.foundation.errors import MalformedApprovalError
+from bridge.foundation.errors import MalformedApprovalError, OutboxUnavailableError
 from bridge.outbox.records import Decision, Reply
 from bridge.servicebus.decode import ABANDON, COMPLETE, ReceivedMessage, Settlement
 from bridge.signing.approval import ID_TAKEN, Approvers, Checked, limits_alone
 
 _HOLD_UNKNOWN = 10.0  # seconds before a message is abandoned, doubled each time
 _LONGEST_HOLD = 300.0
-_READ_KEYS_AGAIN = 5.0
+_READ_AGAIN = 5.0
 _MAKESHIFT = "urn:sebridge:"  # the source of events while none is known
 
 
@@ -87,9 +88,10 @@ class Handling:
 
     async def run(self, stop: asyncio.Event) -> Settlement | None:
         """Return how to settle the message; None if ``stop`` came first."""
-        self._earlier = await self.context.outbox.approvals.of_message(
-            self.key, self.message.sequence_number
-        )
+        with suppress(OutboxUnavailableError):  # not known: then it is relayed
+            self._earlier = await self.context.outbox.approvals.of_message(
+                self.key, self.message.sequence_number
+            )
         try:
             self._approval = approval = self._parse()
             if (approvers := self.context.approvers) is not None:
@@ -122,16 +124,19 @@ class Handling:
     async def _check(self, approvers: Approvers, stop: asyncio.Event) -> Checked | None:
         """Check who has signed the message; None if ``stop`` came first.
 
-        While the keys cannot be read, the message waits.
+        While the keys or earlier approvals cannot be read, the message waits.
         """
         context, body = self.context, self.message.body
         source = context.event_context.source
         own = None if source.startswith(_MAKESHIFT) else source
-        while (found := approvers.check(body, own, self._sent)) is None:
+        while True:
+            found = approvers.check(body, own, self._sent)
+            with suppress(OutboxUnavailableError):
+                if found is not None:
+                    return await self._once(found) if found.name else found
             self.rest()
-            if await context.clock.wait(stop, _READ_KEYS_AGAIN):
+            if await context.clock.wait(stop, _READ_AGAIN):
                 return None
-        return await self._once(found) if found.name else found
 
     async def _once(self, checked: Checked) -> Checked:
         """Deny another message with the id of an earlier signed one."""

@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 from msgspec.structs import replace
 
-from bridge.approvals.context import ApprovalContext
+from bridge.approvals.context import ApprovalContext, intent_of
 from bridge.approvals.listener import Queue
 from bridge.approvals.message_flow import Handling, key_of
 from bridge.approvals.policy import Terms
@@ -29,6 +30,7 @@ from bridge.foundation.errors import (
 from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Metadata, Poller
+from bridge.outbox.reads import NEWEST
 from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
@@ -36,6 +38,7 @@ from bridge.servicebus.decode import ReceivedMessage, Settlement
 from bridge.telemetry.metrics import Metrics
 from tests.support.book import sent_to
 from tests.support.builders import (
+    EVENT_ID,
     SINK,
     body_of,
     event_context_of,
@@ -43,6 +46,7 @@ from tests.support.builders import (
     router,
 )
 from tests.support.fakes import START, settled
+from tests.support.outbox_door import Door
 
 ENTITY = "vm-approvals"
 
@@ -315,6 +319,19 @@ async def world_of(path: Path, **changes: object) -> AsyncIterator[World]:
         await observer.restore()
         yield World(clock, outbox, imds, poller, observer, context)
         await poller.die()
+
+
+@asynccontextmanager
+async def with_many_decisions(path: Path) -> AsyncIterator[Door]:
+    """Open a state file that knows of more decisions than memory holds."""
+    async with Door(path) as door:
+        rows = dict[Any, Any]()
+        for n in range(NEWEST + 1):
+            old = replace(intent_of(f"m{n}", EVENT_ID, n), state="relayed")
+            door.outbox.approvals.decide(old, door.now, rows)
+        await door.outbox.state.write(rows)
+        await door.reopen()
+        yield door
 
 
 def counted(metrics: Metrics) -> list[str]:
