@@ -108,7 +108,7 @@ def diff(  # noqa: PLR0913 - the transitions depend on each of them
         fall=look.fall,
         was_complete=not document.faults,
     )
-    return after, tuple(steps[key] for key in sorted(steps))
+    return after, tuple(dict(sorted(steps.items())).values())
 
 
 def anchored(watch: Watch, now: Moment) -> Watch:
