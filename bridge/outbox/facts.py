@@ -310,8 +310,9 @@ class Observations(Struct):
 
     def publish_again(self, key: str, rows: Rows) -> None:
         """Have the events of an EventId published again from the document."""
-        self.again |= {key}
-        self.facts.name({f"{AGAIN}{key}": b""}, rows)
+        if key not in self.again:
+            self.again |= {key}
+            self.facts.name({f"{AGAIN}{key}": b""}, rows)
 
     # -- named values --------------------------------------------------------
 

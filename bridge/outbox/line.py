@@ -243,16 +243,25 @@ class Lines(Struct):
         one = self.waiting.get(number)
         return one if one is not None and one.is_head and one.is_sendable else None
 
+    def _rank(self, head: Waiting) -> Rank:
+        """Return the place of a head among those that are due."""
+        since, until = self.window(head) or (_NEVER, _NEVER)
+        is_calm = since > self._now
+        return is_calm, head.due if is_calm else until, head.id
+
     def _advance(self, now: float) -> None:
         """Move what has become due or urgent to where it is read."""
         if now < self._now - _SET_BACK:
             self._now = now
             self.renew()
         self._now = now = max(now, self._now)
+        while self._later and self._later[0][0] <= now:
+            due, number = heappop(self._later)
+            if (one := self._head(number)) is not None and one.due == due:
+                heappush(self._ready, self._rank(one))
         changed = set[int]()
-        for heap in (self._later, self._turns):
-            while heap and heap[0][0] <= now:
-                changed.add(heappop(heap)[1])
+        while self._turns and self._turns[0][0] <= now:
+            changed.add(heappop(self._turns)[1])
         for number in changed:
             if (one := self._head(number)) is not None:
                 self._place(one)
@@ -269,18 +278,15 @@ class Lines(Struct):
         back = self._aside.difference(but)
         self._aside -= back
         for number in back:
-            if (one := self._head(number)) is not None:
-                self._place(one)
+            if (one := self._head(number)) is not None and one.due <= self._now:
+                heappush(self._ready, self._rank(one))
         found, ready = list[Waiting](), self._ready
         while ready and len(found) < limit:
             entry = heappop(ready)
             one = self._head(entry[2])
             if one is None or one.due > self._now or one.id in self._aside:
                 continue
-            since, until = self.window(one) or (_NEVER, _NEVER)
-            is_calm = since > self._now
-            rank = (is_calm, one.due if is_calm else until, one.id)
-            if entry != rank:  # another step is urgent meanwhile, for example
+            if entry != (rank := self._rank(one)):  # another step is urgent meanwhile
                 heappush(ready, rank)
                 continue
             self._aside.add(one.id)

@@ -37,13 +37,12 @@ from bridge.foundation.privileges import enter
 from bridge.foundation.sections import Section
 from bridge.foundation.sqlite_files import (
     EMPTY,
+    as_outbox_error,
     drop,
     fresh_of,
-    is_unwritable,
     log_of,
     passed_over,
     set_aside,
-    translated,
     use_fresh,
 )
 from bridge.foundation.values import Duration, Size
@@ -306,9 +305,10 @@ def _check_file(path: Path, trouble: Trouble, clock: Clock) -> str | None:
     except MemoryError as error:  # perhaps the size of a row is damaged
         raise OutboxError(f"the state file {path} needs too much memory") from error
     except (sqlite3.Error, OutboxError, ValueError, OverflowError) as error:
-        if is_unwritable(error):
-            raise translated(error, f"the state file {path} cannot be read") from error
-        raise OutboxCorruptError(str(error)) from error
+        fault = as_outbox_error(error)
+        if isinstance(fault, OutboxUnavailableError):
+            raise fault from error
+        raise OutboxCorruptError(str(fault)) from error
     if is_suspect and is_whole:
         trouble.looked()
     return owner

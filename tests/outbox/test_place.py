@@ -12,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from bridge.foundation.errors import OutboxLockedError
+from bridge.foundation.errors import (
+    OutboxError,
+    OutboxLockedError,
+    OutboxUnavailableError,
+)
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import Checkpoint
 from bridge.outbox.statefile import locked, open_database
@@ -433,3 +437,27 @@ async def test_lock_that_was_waited_for_at_the_start_is_waited_for_later(
     assert not outbox.database.is_degraded
     assert left == 1000
     await opening.__aexit__(None, None, None)
+
+
+def test_file_whose_check_has_failed_is_checked_again_before_it_is_used(
+    state_path: Path,
+) -> None:
+    """It may be damaged: nothing may be written to it before a check has ended."""
+    faults: list[OutboxError] = [
+        OutboxUnavailableError("the disk is away"),
+        OutboxError("it needs too much memory"),
+        OutboxError("it needs too much memory"),
+    ]
+
+    def check() -> None:
+        if faults:
+            raise faults.pop(0)
+
+    file = File(state_path, check=check)
+    for opening in (file.open, file.regain, file.regain):
+        with pytest.raises(OutboxError):
+            opening()
+    assert not state_path.exists()
+
+    assert file.regain()
+    file.close()

@@ -374,8 +374,8 @@ class File(Struct):
         """
         if self.check is None:
             return
-        self._unexamined = None
-        if (fault := self._barred()) is None:
+        fault = None if self.lock is None else self.lock.fault()
+        if fault is None:
             try:
                 self.lost = self.check() or self.lost
             except OutboxUnavailableError as error:
