@@ -344,13 +344,14 @@ class Image(Struct):
         """
         is_unwritten = self.database.journal.has
         fresh = dict[str, list[Waiting]]()
+        keys = dict[str | None, str | None]()  # one object for each: they share memory
         for row in found.waiting:
             lines = self.sinks.get(row.sink)
             is_known = lines is not None and row.id in lines.waiting
             if is_known or is_unwritten(("deliveries", (row.id,))):
                 continue
             row.sink = sys.intern(row.sink)
-            row.key = None if row.key is None else sys.intern(row.key)
+            row.key = keys.setdefault(row.key, row.key)
             fresh.setdefault(row.sink, []).append(row)
         for sink, more in fresh.items():
             self.sinks[sink].add_all(more)
