@@ -175,7 +175,7 @@ _UNCHANGED: Json = {
     "headers": _ETAG,
 }
 _REFUSALS = {
-    "400": "A parameter, the body or a header is invalid.",
+    "400": "A parameter, the body or a header is invalid, or a parameter unknown.",
     "401": "Nobody is signed in.",
     "403": "This person may not do it, or another site may have sent the request.",
     "404": "Nothing is known of it.",

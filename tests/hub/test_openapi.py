@@ -168,11 +168,10 @@ def requests(draw: st.DrawFn) -> tuple[str, str, dict[str, str], bytes | None]:
     method, path = draw(st.sampled_from(sorted(OPERATIONS)))
     given = OPERATIONS[method, path].get("parameters", [])
     asked = path.replace("{id}", quote(draw(_IDS), safe=""))
-    names = [one["name"] for one in given if one["in"] == "query"]
-    if names:
-        chosen = draw(st.dictionaries(st.sampled_from(names), _WORDS, max_size=3))
-        pairs = [f"{name}={quote(value)}" for name, value in chosen.items()]
-        asked += "?" + "&".join(pairs)
+    names = [one["name"] for one in given if one["in"] == "query"] or ["limt"]
+    chosen = draw(st.dictionaries(st.sampled_from(names), _WORDS, max_size=3))
+    pairs = [f"{name}={quote(value)}" for name, value in chosen.items()]
+    asked += "?" + "&".join(pairs)
     headers = {"User": draw(st.sampled_from(["ann", "bob", "eve", ""]))}
     if method == "get":
         return "GET", asked, headers, None
