@@ -186,7 +186,6 @@ _REFUSALS = {
     "503": "The store cannot be reached.",
 }
 _ALWAYS = ("400", "401", "403", "421", "503")  # access, and the store
-_ALWAYS = ("400", "401", "403", "421", "503")  # access, and the store
 
 
 def _operation(one: Operation) -> Json:
