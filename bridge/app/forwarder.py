@@ -235,6 +235,7 @@ class IdentityFinder:
             self.identity = found or Identity().overridden(given)
             with suppress(OutboxUnavailableError):  # else the first look publishes it
                 await self._publish_held(self.identity)
+            await self.forwarder.outbox.state.write({})  # usually in milliseconds
             late = around.clock.monotonic() + _FOR_DISK
             await self._wait_while(
                 lambda: (
