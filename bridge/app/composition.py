@@ -167,7 +167,9 @@ class Forwarder:
     @property
     def is_unsaved(self) -> bool:
         """Whether closing would cut a command short, or lose what is in memory only."""
-        return self.is_acting or self.database.is_degraded
+        database = self.database
+        waiting = database.journal.waiting()
+        return self.is_acting or database.is_degraded or bool(waiting)
 
     async def set_identity(self, origin: Origin) -> None:
         """Publish the events that wait for the identity of this VM."""

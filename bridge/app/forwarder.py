@@ -51,6 +51,7 @@ from bridge.telemetry.metrics import Metrics, log_unseen_errors
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY = 1.0
+_FOR_DISK = 10.0  # what waits for the disk may delay the rest, for example approvals
 _BRIEFLY = 1.0  # what is in flight may last, when all is opened again: nothing polls
 
 
@@ -234,7 +235,15 @@ class IdentityFinder:
             self.identity = found or Identity().overridden(given)
             with suppress(OutboxUnavailableError):  # else the first look publishes it
                 await self._publish_held(self.identity)
-            await self._wait_while(lambda: self.forwarder.is_acting, stop)
+            await self.forwarder.outbox.state.write({})  # usually in milliseconds
+            late = around.clock.monotonic() + _FOR_DISK
+            await self._wait_while(
+                lambda: (
+                    self.forwarder.is_acting
+                    or (self.forwarder.is_unsaved and around.clock.monotonic() < late)
+                ),
+                stop,
+            )
         elif found is not None and found != self.forwarder.origin.identity:
             vm = {"vm": found.members}
             log.warning("identity of this VM is known now", extra=vm)

@@ -182,6 +182,7 @@ class Requests:
             return
         self._seen = last.document
         for one in self._all():
+            one.standing.was_seen |= one.known is not None  # also if it waits now
             if one.step is not None and one.known != one.shown:
                 one.step, one.since = None, -math.inf
                 self._put(one)

@@ -22,7 +22,7 @@ from bridge.foundation.printable import printable
 from bridge.hub.answers import BridgeList, EventList, EventRow, HubState, List
 from bridge.hub.bridges import Liveness
 from bridge.hub.pages import words
-from bridge.hub.view_rows import Bridge
+from bridge.hub.view_rows import PAGE, Bridge
 from bridge.net.addresses import is_loopback, url_fault
 from bridge.net.http_client import Answer, Request, exchange, open_session
 
@@ -285,7 +285,8 @@ def lines(found: Fleet, paint: Paint) -> Iterator[str]:
         more = f" and {rest} more" if rest > 0 else ""
         yield paint(printable(f"Silent: {names}{more}"), "bad")
     if found.unwatched:
-        yield paint(f"Without a heartbeat: {found.unwatched}", "bad")
+        more = " or more" if found.unwatched == PAGE else ""
+        yield paint(f"Without a heartbeat: {found.unwatched}{more}", "bad")
     if found.unread:
         unread = f"Messages of the last day that could not be read: {found.unread}"
         yield paint(unread, "bad")

@@ -14,19 +14,13 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 PREFIX = "[a-zA-Z0-9][a-zA-Z0-9.-]*"  # of types: events.type_prefix
 TEXT = {"type": "string"}
 TEXT_OR_NULL = {"type": ["string", "null"]}
-WHOLE = {"type": "integer", "format": "int64"}
-WHOLE_OR_NULL = {"type": ["integer", "null"], "format": "int64"}
-YES_NO_OR_NULL = {"type": ["boolean", "null"]}
 TIME = {"type": "string", "format": "date-time"}
 TIME_OR_NULL = {"type": ["string", "null"], "format": "date-time"}
-TEXTS = {"type": "array", "items": TEXT}
 
 # Values for the examples.
 EVENT_ID = "602d9444-d2cd-49c7-8624-8643e7171297"
-VM_ID = "13f56399-bd52-4150-9748-7190aae1ff21"
 GROUP = "/subscriptions/00001111-aaaa-2222-bbbb-3333cccc4444/resourcegroups/web"
 AT = "2026-03-02T12:00:00Z"
-NOT_BEFORE = "2026-03-02T12:15:00Z"  # that of IMDS_EVENT
 IMDS_EVENT = {
     "EventId": EVENT_ID,
     "EventType": "Reboot",

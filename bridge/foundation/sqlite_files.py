@@ -139,9 +139,10 @@ def passed_over(path: Path) -> str | None:
     It would delete a log that it cannot read, and one without its file.
     """
     size, log_size = _size(path), _size(log_of(path))
-    if log_size and not (size and _is_log(log_of(path))):
-        return BAD_LOG if size else LOG_ALONE
-    if size is not None and size <= (0 if log_size else _FIRST_PAGE):
+    if log_size:
+        is_sound = size and _is_log(log_of(path))
+        return None if is_sound else BAD_LOG if size else LOG_ALONE
+    if size == 0 or (size and size <= _FIRST_PAGE and _has_no_table(path)):
         return EMPTY
     return None
 
@@ -151,6 +152,17 @@ def _size(path: Path) -> int | None:
         return path.stat().st_size
     except OSError:
         return None
+
+
+def _has_no_table(path: Path) -> bool:
+    """Whether SQLite reads a file without its log, and finds no table in it."""
+    uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as db:
+            found = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error:
+        return False  # damaged, or not to be opened: whoever opens it says so
+    return bool(found == (0,))
 
 
 def _is_log(path: Path) -> bool:

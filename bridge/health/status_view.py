@@ -289,7 +289,7 @@ _SINK_MOODS: Mapping[str, Mood] = {
 
 def _delivery(sink: SinkReport) -> tuple[Cell, ...]:
     mood = _SINK_MOODS.get(sink.state, "")
-    if mood == "good" and (sink.last_error or any(_shortfalls(sink))):
+    if mood in {"", "good"} and (sink.last_error or any(_shortfalls(sink))):
         mood = "warning"
     return (
         _cell(sink.name),

@@ -133,7 +133,7 @@ async def open_alarms(
         return
     path = Path(file.state.path)
     async with AsyncExitStack() as stack:
-        lock = stack.enter_context(statefile.locked(path))
+        lock = stack.enter_context(statefile.locked(path, "hub"))
         database = await stack.enter_async_context(
             statefile.open_database(path, None, clock=clock, lock=lock)
         )

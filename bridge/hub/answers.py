@@ -385,9 +385,8 @@ class Filters(Listed, frozen=True, kw_only=True):
         event_source: only events of this EventSource.
         group: only events of machines of this resource group.
         text: the beginning of an EventId or of a machine's name.
-        since: only events that were not over by then: RFC 3339, or a day of UTC such as
-            2026-11-27.
-        until: only events that were known before: the same; a day is included.
+        since: only events that were not over by then.
+        until: only events that were known before. A day is included.
     """
 
     is_open: bool | None = field(default=None, name="open")

@@ -24,6 +24,7 @@ from bridge.events.cloudevent import clean
 from bridge.hub import openapi, report, views
 from bridge.hub.access import Refusal, origin_fault
 from bridge.hub.answers import (
+    Asked,
     BridgeList,
     BridgesAsked,
     DecisionList,
@@ -141,6 +142,7 @@ class Api:
     @_serves("openapi.json")
     async def get_description(self, request: web.Request) -> web.Response:
         """Describe the API."""
+        query_in(Asked, request.query)
         return answer(request, document())
 
     @_serves("events", EventList, query=Filters)
@@ -206,6 +208,7 @@ class Api:
     @_serves("hub", HubState)
     async def get_hub(self, request: web.Request) -> web.Response:
         """Show what the hub cannot do now, so that something may be missing."""
+        query_in(Asked, request.query)
         situation, person = self.situation(), request[PERSON]
         unread, unwatched = await self.store.read(
             lambda c: (
@@ -259,6 +262,7 @@ class Api:
     @_serves(f"{_EVENT}/approval", Options)
     async def get_approval_options(self, request: web.Request) -> web.Response:
         """Show which decisions are possible for an event, and why others are not."""
+        query_in(Asked, request.query)
         key, situation = key_of(request.match_info["id"]), self.situation()
         found = await self.store.read(
             lambda c: lists.options(c, key, self.config, situation)
@@ -364,6 +368,7 @@ class Api:
         origins, host = headers.getall("Origin", []), headers.get("Host")
         if what := origin_fault(origins, self.config.public_url, host):
             raise RefusedError(what)
+        query_in(Asked, request.query)
         return asked_in(kind, await request.read())
 
     async def _now(self, key: str) -> EventRow | None:

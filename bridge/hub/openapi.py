@@ -105,10 +105,11 @@ def _parameters(kind: type[Struct]) -> list[Json]:
         given = of["properties"][field.encode_name]
         (first, *_) = given.get("anyOf", [given])
         schema = _plain(found[first["$ref"]] if "$ref" in first else first)
+        words = docs.get(camel(field.name)) or given["description"]
         if schema.get("format") == "date-time":
             schema = {"type": "string", "maxLength": LONGEST_WORD}
+            words += " RFC 3339, or a day of UTC such as 2026-11-27."
         kept = {k: v for k, v in schema.items() if k not in _LEFT_OUT and v != ""}
-        words = docs.get(camel(field.name)) or given["description"]
         named[field.encode_name] = {"description": words, "schema": kept}
     return [{"name": name, "in": "query", **one} for name, one in named.items()]
 
@@ -175,7 +176,7 @@ _UNCHANGED: Json = {
     "headers": _ETAG,
 }
 _REFUSALS = {
-    "400": "A parameter, the body or a header is invalid.",
+    "400": "A parameter, the body or a header is invalid, or a parameter unknown.",
     "401": "Nobody is signed in.",
     "403": "This person may not do it, or another site may have sent the request.",
     "404": "Nothing is known of it.",
@@ -185,7 +186,6 @@ _REFUSALS = {
     "421": "The Host is not this machine (access.mode loopback).",
     "503": "The store cannot be reached.",
 }
-_ALWAYS = ("400", "401", "403", "421", "503")  # access, and the store
 _ALWAYS = ("400", "401", "403", "421", "503")  # access, and the store
 
 

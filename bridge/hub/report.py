@@ -178,7 +178,7 @@ def _seconds(words: str) -> Any:
 
 
 class ReportAsked(Asked, frozen=True, kw_only=True):
-    """A period: RFC 3339, or days of UTC such as 2026-11-27.
+    """Which period is reported on.
 
     Attributes:
         since: left out: a week before to.

@@ -49,7 +49,7 @@ _HEADERS = {
 _ENDS = {"until", "to"}  # parameters that are the end of a period
 _MOMENTS = {"since", "from", *_ENDS}
 _DAY = timedelta(days=1)
-T = TypeVar("T")
+T = TypeVar("T", bound=Struct)
 ANY_ID = "{id:[^/]+}"  # of a path, percent-encoded: with braces, too
 PERSON = web.RequestKey("person", Person)
 WORDS = web.ResponseKey("words", str)  # the reason of an error
@@ -244,8 +244,13 @@ def query_in(kind: type[T], query: Mapping[str, str]) -> T:
     """Parse the parameters of a request; an empty one counts as left out.
 
     Raises:
-        BadQueryError: one is invalid.
+        BadQueryError: one is invalid, or not known: a misspelt filter would show all.
     """
+    known = kind.__struct_encode_fields__
+    if unknown := sorted({*query} - {*known}):
+        there = ", ".join(known) or "none"
+        words = f"no parameter is called {unknown[0]!r}; there are: {there}"
+        raise BadQueryError(words)
     given: dict[str, object] = {name: one for name in query if (one := query[name])}
     for name in _MOMENTS & given.keys():
         given[name] = _moment(query[name], name, is_end=name in _ENDS)

@@ -144,7 +144,7 @@ class TimeLine(Row, frozen=True, kw_only=True):
 
 
 class TimeLineAsked(Asked, frozen=True, kw_only=True):
-    """A machine and a period: RFC 3339, or days of UTC such as 2026-11-27.
+    """Which machine is shown, and in which period.
 
     Attributes:
         name: the name of the machine.

@@ -291,12 +291,14 @@ class State:
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def then(is_written: bool) -> None:  # noqa: FBT001 - a callback
+            nonlocal told
             if is_written and added:
                 self.image.written(added)
             if future.done():
                 return  # the disk has answered late
             if told is not None:
                 told(is_written)
+                told = None  # it has the events, and a disk may hang for hours
             for _, places in added:
                 self.image.sendable(places)
             future.set_result(is_written)

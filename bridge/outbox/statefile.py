@@ -134,15 +134,15 @@ def is_there(path: Path) -> bool:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[StateLock]:
+def locked(path: Path, kind: str = "forwarder") -> Iterator[StateLock]:
     """Lock the state file for this process alone, if that is possible.
 
     A lock that cannot be made, or is refused, is tried again later: see ``StateLock``.
 
     Raises:
-        OutboxLockedError: another forwarder uses it.
+        OutboxLockedError: another process uses it.
     """
-    lock = StateLock(path)
+    lock = StateLock(path, kind)
     lock.take()
     try:
         yield lock

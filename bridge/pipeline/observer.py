@@ -323,6 +323,14 @@ def _report(
                 "incarnation": document.incarnation,
             },
         )
+        if step.previous is None and not (event.has_resources and event.resources):
+            is_empty = event.raw.get("Resources") == []
+            what = "is empty" if is_empty else "is no list of names"
+            fault = f"Resources {what}: scope own or first may not let it through"
+            log.warning(
+                "event names no machine",
+                extra={"eventId": event.event_id, "fault": fault},
+            )
         label = type_label(event.event_type)
         metrics.transitions.labels(step.kind.value, label).inc()
     gauge = metrics.scheduled_events

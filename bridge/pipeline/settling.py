@@ -78,6 +78,7 @@ class Settling(Struct):
     def __post_init__(self) -> None:
         self._delivered = self.metrics.deliveries.labels(self.sink, "delivered")
         self._seconds = self.metrics.delivery_seconds.labels(self.sink)
+        self.metrics.parked.labels(self.sink).set(False)  # an earlier one may have been
 
     def settle(self, attempt: Attempt) -> None:
         """Apply the answer to an attempt at a stored delivery.

@@ -64,6 +64,25 @@ async def test_delivery_that_comes_while_settling_is_settled_too(world: World) -
     assert world.counts == ["relayed"]
 
 
+async def test_event_that_was_seen_only_while_the_request_waited_has_ended(
+    world: World,
+) -> None:
+    """It waits longer than the reads do after a row of failures."""
+    looks = list[float]()
+
+    def look() -> None:
+        looks.append(world.clock.monotonic())
+        world.imds.shows()
+
+    world.imds.shows(imds_event())
+    world.imds.faults.extend([NO_ANSWER] * 8)
+    world.imds.on_look = look
+    await world.handle(message(EVENT_ID))
+
+    assert len(looks) > 1
+    assert await world.kinds() == ["event-ended"]
+
+
 async def test_repeated_message_gets_the_event_of_the_first_outcome(
     world: World,
 ) -> None:

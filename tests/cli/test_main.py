@@ -32,6 +32,7 @@ from bridge.health.config import HttpConfig
 from bridge.health.port import serve_commands
 from bridge.health.status import StatusSource
 from bridge.outbox.questions import Selection
+from bridge.outbox.records import REPLIES
 from bridge.outbox.statefile import locked
 from bridge.outbox.storage.lock import StateLock
 from bridge.outbox.store import Outbox
@@ -490,7 +491,6 @@ def events(found: list[dict[str, Any]]) -> list[str]:
         (("--event", "łódź"), ["4"]),
         (("--event", "K", "--state", "delivered"), ["2"]),
         (("--sink", "siem", "--event", "k"), ["1", "2", "3"]),
-        (("--sink", "nobody"), []),
     ],
 )
 def test_outbox_list_obeys_its_filters(
@@ -584,7 +584,7 @@ def test_forced_retry_also_sends_overtaken_dead_letters(deliveries: Path) -> Non
 
 
 def test_retry_obeys_its_filters(deliveries: Path) -> None:
-    assert outbox("retry", deliveries, "--sink", "nobody", "--json").stdout == "[]\n"
+    outbox("retry", deliveries, "--event", "nothing", "--json")
 
     assert events(listed(deliveries, "--state", "dead")) == ["1", "3"]
 
@@ -665,11 +665,11 @@ def test_discard_prints_how_many_were_discarded(deliveries: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
-        (("--sink", "sime"), ["'sime' is no sink; did you mean 'siem'?"]),
+        (("--sink", REPLIES), ["'$replies' has no deliveries"]),
         (("--event", "L"), ["there is no delivery of EventId L"]),
         (
-            ("--sink", "zzz", "--event", "L"),
-            ["'zzz' is no sink", "there is no delivery of EventId L"],
+            ("--sink", REPLIES, "--event", "L"),
+            ["'$replies' has no deliveries", "there is no delivery of EventId L"],
         ),
         (("--event", "łódź", "--state", "dead"), ["no selected delivery is dead"]),
     ],
@@ -686,6 +686,39 @@ def test_retry_and_discard_say_what_was_not_found(
     assert result.stderr.splitlines() == [f"not found: {line}" for line in lines]
     done = {"retry": "will be sent again", "discard": "discarded"}[command]
     assert result.stdout == ("[]\n" if json_too else f"0 deliveries {done}\n")
+
+
+@pytest.mark.parametrize(
+    ("sink", "hint"),
+    [("sime", "did you mean 'siem'?"), ("zzz", "there are: siem")],
+)
+@pytest.mark.parametrize(
+    "command",
+    ["list", "list --json", "list --watch", "show", "retry", "retry --json", "discard"],
+)
+def test_sink_that_nobody_knows_is_wrong_usage(
+    command: str, sink: str, hint: str, deliveries: Path
+) -> None:
+    name, *options = command.split()
+
+    at = ("-c", str(deliveries), "--sink", sink)
+    result = sebridge("outbox", name, *options, *at)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"sebridge: no sink is called '{sink}'; {hint}\n"
+
+
+@pytest.mark.parametrize("command", ["list", "retry", "discard"])
+def test_sink_that_left_the_configuration_and_has_deliveries_can_be_selected(
+    command: str, deliveries: Path
+) -> None:
+    text = deliveries.read_text()
+    deliveries.write_text(text.replace('name = "siem"', 'name = "other"'))
+
+    result = outbox(command, deliveries, "--sink", "siem", "--json")
+
+    assert result.exit_code == 0
+    assert events(json.loads(result.stdout))
 
 
 @pytest.mark.parametrize("command", ["list", "retry", "discard"])

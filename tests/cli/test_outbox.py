@@ -72,7 +72,6 @@ def deliveries(config: Path) -> list[Delivery]:
         ((), ["1", "2", "3"]),
         (("--event", "k"), ["1", "2"]),
         (("--state", "dead"), ["3"]),
-        (("--sink", "nobody"), []),
         (("--json", "--sink", SINK, "--event", "L"), ["3"]),
     ],
 )

@@ -209,6 +209,20 @@ def test_forwarder_that_does_not_answer_is_named(folder: Path) -> None:
     assert calm == faults(missing=None) == []
 
 
+@pytest.mark.parametrize("content", [b"no database " * 9, bytes(4096)])
+def test_small_file_of_something_else_is_not_called_empty(
+    folder: Path, content: bytes
+) -> None:
+    path = folder / "lib" / "state.db"
+    path.write_bytes(content)
+
+    found, *_ = state_of(config_of(folder))
+
+    text = f"state: {path}: file is not a database"
+    assert (found.result, found.text) == ("warning", text)
+    assert found.advice == "the forwarder moves it aside when it starts"
+
+
 def test_file_without_content_is_a_warning(folder: Path) -> None:
     path = folder / "lib" / "state.db"
     path.touch(0o600)

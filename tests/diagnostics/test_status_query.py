@@ -240,6 +240,15 @@ async def test_damaged_state_file_is_one_clear_error(
         await status_in(config_of(lived), clock)
 
 
+async def test_small_file_of_something_else_is_not_called_empty(
+    state_path: Path, clock: FakeClock
+) -> None:
+    state_path.write_bytes(b"no database " * 9)
+
+    with pytest.raises(OutboxCorruptError, match="file is not a database"):
+        await status_in(config_of(state_path), clock)
+
+
 async def test_empty_state_file_is_one_clear_error(
     state_path: Path, clock: FakeClock
 ) -> None:

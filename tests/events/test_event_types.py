@@ -105,6 +105,13 @@ def test_word_that_resembles_a_further_type_is_a_warning(said: dict[str, Any]) -
     assert "did you mean 'Evacuate'?" in warning
 
 
+def test_no_rule_of_a_siem_lists_the_types_that_end_what_runs() -> None:
+    files = [one for one in (ROOT / "infra" / "siem").rglob("*.*") if one.is_file()]
+    lists = re.compile(r"Reboot\W+(?:or\W+)?Redeploy\W+(?:or\W+)?Terminate\W+\|")
+
+    assert [one.name for one in files if lists.search(one.read_text())] == []
+
+
 def test_examples_that_list_the_disruptive_types_list_all_of_them() -> None:
     pages = [ROOT / "README.md", *(ROOT / "config").rglob("*.*")]
     pages += (ROOT / "infra").rglob("*.*")

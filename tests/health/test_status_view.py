@@ -266,6 +266,16 @@ def test_sink_that_was_never_tried_is_not_said_to_be_well() -> None:
     assert said == Cell("nothing sent since the start")
 
 
+@pytest.mark.parametrize("state", ["ok", "untried", "early"])
+@pytest.mark.parametrize("lack", [{"dead": 1}, {"pending": 1, "oldestSeconds": 9000}])
+def test_sink_that_falls_short_is_a_warning_whether_it_was_tried_or_not(
+    state: str, lack: dict[str, int]
+) -> None:
+    status = status_of(sinks=[{**WELL, "state": state, **lack}])
+
+    assert rows(status, "Deliveries")[0]["State"].mood == "warning"
+
+
 def test_sink_with_an_error_is_not_green() -> None:
     status = status_of(sinks=[{**WELL, "lastError": "answered 503"}])
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from bridge.configuration.event_schema import APPROVALS
 from bridge.events.cloudevent import CloudEvent, hash32
-from bridge.foundation.errors import HubStoreAwayError
+from bridge.foundation.errors import HubStoreAwayError, OutboxLockedError
 from bridge.foundation.values import Address
 from bridge.hub import hub
 from bridge.hub.alarm_sinks import AlarmPublisher, context_of, open_alarms, route_of
@@ -536,6 +536,17 @@ async def test_hub_that_starts_again_has_its_turn_at_once(
                 await add_failed(fleet)
                 assert await publisher.step() == 1
     assert len(set(holders)) == 1
+
+
+async def test_second_hub_on_a_state_file_is_told_of_a_hub(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    async with receiving() as (_, sink):
+        file, metrics = file_with(tmp_path, sink), Metrics(["s"], "1")
+        async with open_alarms(file, fleet.store, fleet.clock, metrics):
+            with pytest.raises(OutboxLockedError, match="a hub already runs on"):
+                async with open_alarms(file, fleet.store, fleet.clock, metrics):
+                    pytest.fail("both hold it")  # pragma: no cover - must not come here
 
 
 async def test_two_hubs_with_one_file_never_share_an_id(

@@ -133,6 +133,16 @@ async def test_status_of_a_hub_without_heartbeats_does_not_reassure(
     assert "has announced no maintenance" not in found.stdout
 
 
+async def test_status_of_a_hub_counts_no_more_than_200_without_heartbeats(
+    world: HubWorld,
+) -> None:
+    await world.store.keep([beat(n, intervalSeconds=0) for n in range(201)])
+
+    found = await run("status", "--hub", world.url)
+
+    assert "Without a heartbeat: 200 or more" in found.stdout
+
+
 async def test_status_of_a_hub_whose_bridges_have_stopped_does_not_reassure(
     world: HubWorld,
 ) -> None:

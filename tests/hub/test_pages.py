@@ -461,6 +461,19 @@ async def test_hub_whose_bridges_have_all_stopped_does_not_reassure(
     assert "Nothing is announced" in await browser.open("/")
 
 
+async def test_more_bridges_without_heartbeats_than_are_counted(
+    browser: Browser,
+) -> None:
+    mute = [beat(n, intervalSeconds=0) for n in range(201)]
+    await browser.world.store.keep(mute)
+
+    text = await browser.open("/")
+
+    title = "200 or more bridges send no heartbeat"
+    assert f'<h1 id="title">{title}</h1>' in text
+    assert f"{title}, so silence says nothing" in text
+
+
 async def test_bridges_without_heartbeats_do_not_reassure(browser: Browser) -> None:
     """They may be dead: nothing would tell."""
     world = browser.world

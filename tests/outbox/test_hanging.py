@@ -4,6 +4,7 @@ The thread is a real one and hangs in a real statement, until the test lets it g
 """
 
 import asyncio
+import gc
 import json
 import logging
 import shutil
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 from hypothesis import given, settings
@@ -199,6 +201,24 @@ async def test_what_waits_is_known_while_a_read_hangs(state_path: Path) -> None:
 
         assert outbox.database.is_degraded
         assert await names(outbox) == ["1"]
+
+
+async def test_memory_has_each_event_once_while_it_hangs(state_path: Path) -> None:
+    """What is sent: not what it was made of, which takes as much again."""
+
+    class Data(dict[str, object]):
+        pass
+
+    disk, data = Hanging(), Data(x="y")
+    event, made_of = outgoing("1", data=data), ref(data)
+    async with opened(state_path, disk) as outbox:
+        disk.freeze()
+        await outbox.commit([event], now=NOW)
+        assert outbox.database.is_degraded
+        del event, data
+        gc.collect()
+
+        assert made_of() is None
 
 
 async def test_approvals_are_remembered_while_it_hangs(state_path: Path) -> None:

@@ -310,6 +310,29 @@ async def test_disk_that_hangs_when_the_vm_is_known_does_not_end_the_forwarder(
     assert "durable" not in place.received()[-1]["data"]  # type: ignore[operator]  # a dict
 
 
+@pytest.mark.slow
+async def test_disk_that_hangs_for_seconds_when_the_vm_is_known_has_nothing_done_twice(
+    place: Place, compute: dict[str, object], frozen: Frozen
+) -> None:
+    """All is closed and opened again when the disk has what was done."""
+    place.folder = frozen.path
+    place.sinks = [{"name": "drain", "type": "command", "command": ["/bin/true"]}]
+    place.tables = {"identity": {"vm_name": place.imds.vm_name}}
+    names = ["Preempt scheduled", "Preempt succeeded"]
+    async with place.life():
+        await place.until(lambda: place.times_asked() > 0)
+        frozen.freeze()
+        place.schedule("Preempt", 60)
+        await place.until(lambda: list(map(brief, place.received())) == names)
+        asked, place.imds.compute = place.times_asked(), compute
+        await place.until(lambda: place.times_asked() > asked)
+        await asyncio.sleep(2)
+        frozen.thaw()
+        await asyncio.sleep(6)
+
+    assert list(map(brief, place.received())) == names
+
+
 @pytest.mark.parametrize("patience", [2 * PATIENCE, 0.3])
 async def test_state_file_of_a_cloned_disk_is_moved_aside_when_the_vm_is_known(
     patience: float, place: Place, compute: dict[str, object]

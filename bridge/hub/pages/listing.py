@@ -106,7 +106,7 @@ def overview_of(
             **_around(rows, query, health),
             "silent": _silent(silent),
             "unread": lists.count_unread(connection, situation.now),
-            "unwatched": health.unwatched,
+            "unwatched": _up_to(health.unwatched),
             **_machines(connection, dict(query.asked)["q"]),
         },
     )
@@ -137,10 +137,10 @@ class Health(Struct, frozen=True, kw_only=True):
         if not self.has_bridges:
             return "No bridge has been heard yet"
         if self.silent:
-            many = f"{self.silent} bridges are silent"
+            many = f"{_up_to(self.silent)} bridges are silent"
             return "One bridge is silent" if self.silent == 1 else many
         if self.unwatched:
-            many = f"{self.unwatched} bridges send no heartbeat"
+            many = f"{_up_to(self.unwatched)} bridges send no heartbeat"
             return "One bridge sends no heartbeat" if self.unwatched == 1 else many
         return "" if self.may_be_told else "All bridges have stopped or are gone"
 
@@ -171,9 +171,13 @@ def _silent(found: Sequence[BridgeRow]) -> dict[str, Any]:
         for one in found[:_NAMED]
     ]
     count = len(found)
-    words = f"{PAGE} or more bridges are" if count == PAGE else ""
     more = max(count - _NAMED, 0)
-    return {"first": named, "more": more, "count": count, "more_words": words}
+    return {"first": named, "more": more, "count": _up_to(count)}
+
+
+def _up_to(count: int) -> str:
+    """Return a number, of which no more than 200 are counted; "" = 0."""
+    return f"{PAGE} or more" if count == PAGE else str(count or "")
 
 
 def _machines(connection: Connection, text: str) -> dict[str, Any]:

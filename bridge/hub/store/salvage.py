@@ -83,7 +83,7 @@ def _is_value(column: Any, value: object) -> bool:
 
 def _is_json(body: bytes) -> bool:
     try:
-        orjson.loads(body)
+        orjson.loads(body.removeprefix(b"\xef\xbb\xbf"))  # as ``facts.object_in``
     except orjson.JSONDecodeError:
         return False
     return True

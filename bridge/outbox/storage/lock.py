@@ -1,4 +1,4 @@
-"""The lock beside a state file: one forwarder at a time uses the state file.
+"""The lock beside a state file: one process at a time uses the state file.
 
     free ──take──▶ held ──the file is removed or replaced──▶ lost ──take──▶ held
       └──take──▶ not to be had (no room, no permission, no locks there) ──take──▶ held
@@ -64,9 +64,11 @@ class StateLock(Struct):
 
     Attributes:
         path: of the state file.
+        kind: what uses state files like this one: a forwarder, or a hub.
     """
 
     path: Path
+    kind: str = "forwarder"
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _handle: int | None = None
     _file: FileId | None = None
@@ -81,7 +83,7 @@ class StateLock(Struct):
         """Take the lock, or what was lost of it, if possible; else ``fault`` says why.
 
         Raises:
-            OutboxLockedError: another forwarder holds it.
+            OutboxLockedError: another process holds it.
         """
         with self._guard:
             if self.fault() is not None:
@@ -110,7 +112,7 @@ class StateLock(Struct):
             return self._trouble
         if identity_of(f"{self.path}.lock") == self._file:
             return None
-        return f"{self.file} was removed or replaced: another forwarder may start"
+        return f"{self.file} was removed or replaced: another {self.kind} may start"
 
     def release(self) -> None:
         """Release the lock, unless it is being taken on a disk that hangs."""
@@ -169,7 +171,7 @@ class StateLock(Struct):
                 if is_last:
                     self._trouble = (
                         f"{self.file} cannot be locked ({error.strerror}): another "
-                        "forwarder could not be kept out"
+                        f"{self.kind} could not be kept out"
                     )
             else:
                 found = os.fstat(handle)
@@ -197,7 +199,7 @@ class StateLock(Struct):
 
     def _held_by(self, pid: int | None) -> OutboxLockedError:
         who = f" (process {pid})" if pid else ""
-        text = f"a forwarder already runs on the state file {self.path}{who}"
+        text = f"a {self.kind} already runs on the state file {self.path}{who}"
         return OutboxLockedError(text)
 
 

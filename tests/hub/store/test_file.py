@@ -16,7 +16,7 @@ from bridge.foundation.values import Address
 from bridge.hub.config import HubConfig
 from bridge.hub.store.engine import Place
 from bridge.hub.store.store import Store, glance, open_store
-from bridge.hub.store.tables import decisions, events, votes
+from bridge.hub.store.tables import decisions, events, messages, votes
 from tests.hub.test_sources import rows
 from tests.support.fleet import event, life, step, vm
 from tests.support.hub import HubWorld, config, received
@@ -168,6 +168,20 @@ async def test_damaged_file_is_moved_aside_and_what_can_be_read_is_kept(
     async with open_store(config_of(filled)) as store:
         assert len(await rows(store, events)) == found + 1
     assert [one.message for one in caplog.records].count(_SAID) == 1
+
+
+async def test_message_that_begins_with_a_byte_order_mark_is_no_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "hub.db"
+    body = b"\xef\xbb\xbf" + step("scheduled", event("E-1"))
+    async with open_store(config_of(path)) as store:
+        await store.keep([received(body)])
+
+    async with open_store(config_of(path)) as store:
+        assert [row.body for row in await rows(store, messages)] == [body]
+
+    assert _SAID not in [one.message for one in caplog.records]
 
 
 async def test_event_whose_row_is_lost_is_made_of_its_messages(filled: Path) -> None:

@@ -8,6 +8,7 @@ Source: https://learn.microsoft.com/microsoftteams/platform/webhooks-and-connect
         https://learn.microsoft.com/adaptive-cards/authoring-cards/text-features
 """
 
+import re
 from collections.abc import Iterator
 
 import orjson
@@ -88,7 +89,7 @@ def _run(shown: str, **style: object) -> dict[str, object]:
 
 def _safe(value: str, limit: int) -> str:
     """Return a text on one short line that calls no function of a card."""
-    line = (one_line(value, limit) or "-").replace("{{", "{\u200a{")  # a hair space
+    line = re.sub("{(?={)", "{\u200a", one_line(value, limit) or "-")  # a hair space
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
