@@ -54,7 +54,7 @@ class Since(click.ParamType[float]):
 @click.option(
     "--event",
     metavar="EVENTID",
-    help="Show this EventId only.",
+    help="Show this EventId only; it must be complete.",
     shell_complete=completion.event_ids,
 )
 @click.option(

@@ -53,7 +53,7 @@ def selecting(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--event",
             metavar="EVENTID",
-            help="Select deliveries of this EventId only.",
+            help="Select deliveries of this EventId only; it must be complete.",
             shell_complete=completion.event_ids,
         ),
         click.option(

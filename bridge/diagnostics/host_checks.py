@@ -347,8 +347,8 @@ def _port(
     if holder is not None:
         return Finding("fault", text, f"process {holder} may hold it, see state above")
     advice = (
-        "use another one in http.listen, or stop the program that holds it (a bridge "
-        "that runs with another http.token does not answer here)"
+        "use another one in http.listen, or stop the program that holds it (it may be "
+        "a bridge with another state file or another http.token)"
     )
     return Finding("fault", text, advice)
 

@@ -245,7 +245,11 @@ def _report(found: Report) -> shown.Shown:
     totals = found.totals
     return {
         "tiles": [
-            {"count": totals.events, "words": "events", "kind": ""},
+            {
+                "count": totals.events,
+                "words": "event" if totals.events == 1 else "events",
+                "kind": "",
+            },
             *(
                 {"count": shown.long(seconds), "words": what, "kind": kind}
                 for seconds, what, kind in (
@@ -257,8 +261,14 @@ def _report(found: Report) -> shown.Shown:
         ],
         "summary": [
             f"{totals.approved} of {totals.events} events were approved",
-            f"the usual notice was {shown.long(totals.notice_seconds)}",
-            f"the usual decision took {shown.long(totals.decision_seconds)}",
+            *(
+                f"{what} {shown.long(seconds)}"
+                for what, seconds in (
+                    ("the usual notice was", totals.notice_seconds),
+                    ("the usual decision took", totals.decision_seconds),
+                )
+                if seconds is not None
+            ),
         ],
         "rows": found.rows[:_MOST_LINES],
         "more": max(len(found.rows) - _MOST_LINES, 0),
