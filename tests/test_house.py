@@ -153,6 +153,7 @@ def test_unexpected_exception_is_caught_at_attempts_and_in_other_threads_only() 
         "outbox/storage/database.py",
         "outbox/storage/file.py",
         "foundation/daemon_threads.py",
+        "hub/store/store.py",
     }
 
 

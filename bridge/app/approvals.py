@@ -98,11 +98,11 @@ class ApprovalWorkers:
         except ValueError as error:
             raise ConfigError([f"approvals.sessions: {error}"]) from error
 
-    def auto_approvers(self) -> list[AutoApprover]:
-        """Build the worker for auto-approve rules; empty if there is no such rule."""
+    def rules(self) -> AutoApprover | None:
+        """Return what approves by rules; None if no rule has that action."""
         rules = self.config.rules
         is_wanted = any(rule.action == "auto-approve" for rule in rules)
-        return [AutoApprover(self._context())] if is_wanted else []
+        return AutoApprover(self._context()) if is_wanted else None
 
     def replies(self, stack: AsyncExitStack) -> list[Relay]:
         """Build the relay that sends replies; empty if no entity is configured.

@@ -1,7 +1,8 @@
 """Builds the forwarder: outbox, poller, sinks, approvals.
 
 The workers that observe and deliver can be built before the identity of this VM is
-known. The others (lifecycle events, approvals) need the identity.
+known. The others (lifecycle events, approvals) need the identity. When it becomes
+known, all of this is closed, and built again with it.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import logging
 import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,10 +28,7 @@ from bridge.approvals.rotation import Rotation
 from bridge.approvals.rules import ReplyRules
 from bridge.configuration.config import Config
 from bridge.events.build import EventContext
-from bridge.events.document import Document
-from bridge.events.identity import Identity
 from bridge.events.routing import Router
-from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock, PauseMeter
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.pace import Pace, Pause
@@ -47,8 +45,8 @@ from bridge.outbox.store import Outbox
 from bridge.pipeline.housekeeping import Housekeeping, StateWatch
 from bridge.pipeline.lifecycle_events import LifecycleEvents
 from bridge.pipeline.observer import Observer
+from bridge.pipeline.opening import open_sink, relay_of
 from bridge.pipeline.relay import Relay
-from bridge.pipeline.sink_worker import Opening, SinkWorker
 from bridge.servicebus.namespace import TIMINGS as BUS_TIMINGS
 from bridge.servicebus.namespace import Timings as BusTimings
 from bridge.sinks.base import ApprovalAddress, Resources, SinkConfig
@@ -133,6 +131,9 @@ class Forwarder:
             this VM is known.
         around: the parts that were opened before the state file.
         origin: identity and source, as far as known.
+        is_early: whether the identity is still asked for. Then only the workers that
+            observe and deliver are built, and only the sinks are open that do not need
+            the identity.
     """
 
     config: Config
@@ -140,10 +141,11 @@ class Forwarder:
     database: Database
     stack: AsyncExitStack
     origin: Origin
+    is_early: bool = False
     outbox: Outbox = field(init=False)
     observer: Observer = field(init=False)
     poller: Poller = field(init=False)
-    sink_workers: list[SinkWorker] = field(init=False)
+    relays: list[Relay] = field(init=False)
     _busy: defaultdict[str, Pause] = field(default_factory=lambda: defaultdict(Pause))
 
     @property
@@ -157,54 +159,37 @@ class Forwarder:
             link=self.config.events.link,
         )
 
+    @property
+    def is_acting(self) -> bool:
+        """Whether a command runs, which must not be cut short."""
+        return any(relay.is_acting for relay in self.relays)
+
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether closing would cut a command short, or lose what is in memory only."""
+        database = self.database
+        waiting = database.journal.waiting()
+        return self.is_acting or database.is_degraded or bool(waiting)
+
+    async def set_identity(self, origin: Origin) -> None:
+        """Publish the events that wait for the identity of this VM."""
+        self.origin = origin
+        self.outbox.router = self._router()
+        await self.observer.set_identity(self.event_context)
+
     async def build_workers(self) -> list[Worker]:
-        """Open the sinks and build all workers; the identity of this VM is known.
+        """Open the sinks, and build the workers.
 
         Raises:
             ConfigError: a placeholder has no value on this machine.
             MissingExtraError: an optional package is not installed.
         """
-        self.config = self.config.filled_in(self.origin.identity.expand)
-        workers = await self._build(is_waiting=False)
-        approvals = self._approval_address()
-        for sink_worker in self.sink_workers:
-            await sink_worker.open(self._opening(sink_worker, approvals))
-        return [*workers, *await self._build_identity_workers(self.stack)]
-
-    async def build_early_workers(self) -> list[Worker]:
-        """Build the workers that do not need the identity of this VM."""
-        workers = await self._build(is_waiting=True)
-        approvals = None
-        with suppress(ConfigError):
-            approvals = self._approval_address()
-        for sink_worker in self.sink_workers:
-            with suppress(ConfigError):  # this sink is not opened early
-                sink_worker.begin_with(self._opening(sink_worker, approvals))
-        return workers
-
-    async def set_identity(self, stack: AsyncExitStack) -> list[Worker]:
-        """Set the identity of this VM; return the workers that had to wait for it.
-
-        Raises:
-            ConfigError: a placeholder has no value on this machine.
-        """
-        event_context = self.event_context
-        self.outbox.router = self._router()
-        self.around.status_source.event_context = event_context
-        await self.observer.set_identity(event_context)
-        self.config = self.config.filled_in(event_context.identity.expand)
-        approvals = self._approval_address()
-        for sink_worker in self.sink_workers:
-            sink_worker.settle(self._opening(sink_worker, approvals))
-        return await self._build_identity_workers(stack)
-
-    async def _build(self, *, is_waiting: bool) -> list[Worker]:
-        """Build the workers that observe and deliver."""
+        if not self.is_early:
+            self.config = self.config.filled_in(self.origin.identity.expand)
         around, config = self.around, self.config
         self.outbox = await Outbox.of(
             self.database, self._router(), lost=self._note_loss
         )
-        self.sink_workers = [await self._sink_worker(sink) for sink in config.sinks]
         self.observer = Observer(
             outbox=self.outbox,
             event_context=self.event_context,
@@ -213,7 +198,7 @@ class Forwarder:
             poll_interval=config.imds.poll_interval,
             pauses=PauseMeter(around.clock, around.metrics.paused.observe),
             with_documents=config.events.documents,
-            is_waiting=is_waiting,
+            is_waiting=self.is_early,
         )
         await self.observer.restore()
         self.poller = Poller(
@@ -222,7 +207,9 @@ class Forwarder:
             clock=around.clock,
             metrics=around.metrics,
         )
-        relays = [sink_worker.relay for sink_worker in self.sink_workers]
+        approvals = self._approval_address()
+        sinks = [await self._open(sink, approvals) for sink in config.sinks]
+        self.relays = [relay for relay, _ in sinks]
         housekeeping = Housekeeping(
             outbox=self.outbox,
             observer=self.observer,
@@ -232,25 +219,28 @@ class Forwarder:
         )
         status_source = around.status_source
         status_source.outbox, status_source.poller = self.outbox, self.poller
-        status_source.event_context, status_source.relays = self.event_context, relays
+        status_source.event_context = self.event_context
+        status_source.relays = self.relays
         workers: list[Worker] = [
             StateWatch(self.database),
             self.poller,
             housekeeping,
-            *self.sink_workers,
+            *(relay for relay, is_open in sinks if is_open),
         ]
         if around.probe is not None:
             workers.append(await around.probe.attach(self.outbox, self.observer))
+        if not self.is_early:
+            workers += await self._build_identity_workers()
         return workers
 
-    async def _build_identity_workers(self, stack: AsyncExitStack) -> list[Worker]:
+    async def _build_identity_workers(self) -> list[Worker]:
         """Build the workers that need the identity: lifecycle events and approvals."""
         if self.config.events.sign:
             await self._sign()
         lifecycle = LifecycleEvents(
             outbox=self.outbox,
             poller=self.poller,
-            relays=[sink_worker.relay for sink_worker in self.sink_workers],
+            relays=self.relays,
             event_context=self.event_context,
             clock=self.around.clock,
             heartbeat=self.config.events.heartbeat,
@@ -258,7 +248,7 @@ class Forwarder:
             offer=self._offer(),
             signer=self.around.status_source.signer,
         )
-        return [lifecycle, *await self._build_approval_workers(stack)]
+        return [lifecycle, *await self._build_approval_workers()]
 
     async def _sign(self) -> None:
         """Let all events be signed from now on; until then the vmId is not known."""
@@ -292,8 +282,8 @@ class Forwarder:
         except ValueError as error:
             raise ConfigError([f"approvals.sessions: {error}"]) from error
 
-    async def _build_approval_workers(self, stack: AsyncExitStack) -> list[Worker]:
-        config, around = self.config.approvals, self.around
+    async def _build_approval_workers(self) -> list[Worker]:
+        config, around, stack = self.config.approvals, self.around, self.stack
         if config is None:
             return []
         from bridge.app.approvals import (  # noqa: PLC0415 - only if configured
@@ -313,10 +303,8 @@ class Forwarder:
         )
         listeners, around.status_source.receivers = await approval_workers.open(stack)
         around.status_source.listeners = listeners
-        auto_approvers = around.status_source.auto_approvers = (
-            approval_workers.auto_approvers()
-        )
-        return [*listeners, *auto_approvers, *approval_workers.replies(stack)]
+        self.poller.rules = approval_workers.rules()
+        return [*listeners, *approval_workers.replies(stack)]
 
     def _reply_rules(self, config: ApprovalsConfig) -> ReplyRules:
         if not config.has_entity:
@@ -338,13 +326,22 @@ class Forwarder:
             identity=self.origin.identity,
         )
 
-    async def _sink_worker(self, config: SinkConfig) -> SinkWorker:
+    async def _open(
+        self, config: SinkConfig, approvals: ApprovalAddress | None
+    ) -> tuple[Relay, bool]:
+        """Open a sink; return its relay, and whether the sink is open.
+
+        Raises:
+            ConfigError: a placeholder has no value on this machine.
+        """
         agent = f"scheduled-events-bridge/{__version__}"
         http = await self.stack.enter_async_context(open_session(user_agent=agent))
-        clock = self.around.clock
+        clock, me = self.around.clock, self.origin.identity
         resources = Resources(
             http=http,
-            expand=self.origin.identity.expand,
+            expand=me.expand,
+            vm_id=me.vm_id,
+            approvals=approvals,
             pace=Pace(most=config.max_rate),
             busy=self._busy[config.namespace_host or config.name],
             clock=clock,
@@ -352,16 +349,25 @@ class Forwarder:
             bus=self.around.timings.bus,
             environ=self.around.environ,
         )
-        sink_worker = SinkWorker(config, resources, self.stack)
-        kind = self._kind_of_relay(config, resources)
-        sink_worker.build_relay(self.outbox, self.around.metrics, random.random, kind)
-        return sink_worker
+        kind, metrics = self._kind_of_relay(config, resources), self.around.metrics
+        relay = relay_of(
+            config, resources, self.outbox, metrics, chance=random.random, kind=kind
+        )
+        alone = replace(self.config, sinks=(config,), approvals=None)
+        try:
+            (filled_in,) = alone.filled_in(me.expand).sinks
+            await open_sink(relay, filled_in, resources, self.stack)
+        except ConfigError:
+            if self.is_early:
+                return relay, False
+            raise
+        return relay, True
 
     def _kind_of_relay(
         self, config: SinkConfig, resources: Resources
     ) -> Callable[..., Relay]:
         """Return what makes the relay of a sink: one that sends, or one that acts."""
-        actor = config.actor(View(self), resources)
+        actor = config.actor(self.observer, resources)
         if actor is None:
             return Relay
         from bridge.pipeline.acting import ActingRelay  # noqa: PLC0415 - only if needed
@@ -370,47 +376,12 @@ class Forwarder:
             ActingRelay, actor=actor, event_context=lambda: self.event_context
         )
 
-    def _opening(
-        self, sink_worker: SinkWorker, approvals: ApprovalAddress | None
-    ) -> Opening:
-        """Return the arguments for opening a sink, by the present identity of this VM.
-
-        Raises:
-            ConfigError: a placeholder has no value on this machine.
-        """
-        me = self.origin.identity
-        alone = replace(self.config, sinks=(sink_worker.config,), approvals=None)
-        (config,) = alone.filled_in(me.expand).sinks
-        resources = replace(
-            sink_worker.resources, expand=me.expand, vm_id=me.vm_id, approvals=approvals
-        )
-        return Opening(config, resources)
-
     def _approval_address(self) -> ApprovalAddress | None:
         if (approvals := self.config.approval_entity) is None:
             return None
         try:
             return approvals.address(self.origin.identity.expand)
         except ValueError as error:
+            if self.is_early:
+                return None
             raise ConfigError([f"approvals.sessions: {error}"]) from error
-
-
-class View(Struct, frozen=True):
-    """Gives sinks that act the present identity and events; see ``acting.Outlook``."""
-
-    forwarder: Forwarder
-
-    @property
-    def identity(self) -> Identity:
-        """The identity of this VM, as far as known."""
-        return self.forwarder.origin.identity
-
-    @property
-    def document(self) -> Document | None:
-        """The last valid document since the start; None before the first."""
-        return self.forwarder.observer.document
-
-    @property
-    def watch(self) -> Watch:
-        """The watch after this document: all known scheduled events."""
-        return self.forwarder.observer.watch

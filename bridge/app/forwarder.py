@@ -5,18 +5,19 @@ It does not use signals, arguments or exit codes, so that it can run anywhere.
     lock → traffic probe → health port → identity → state file → sinks → workers … stop
 
 If the identity of this VM is not known at once, the document is read nevertheless, and
-events that cannot wait are delivered. The other workers begin when it is known.
+events that cannot wait are delivered. When it is known, or after a minute without an
+answer, all from the state file on is closed and opened again, as at a restart; and once
+more if the answer comes later.
 """
 
 import asyncio
 import logging
 import os
 import socket
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-
-from msgspec import Struct
 
 from bridge import __version__
 from bridge.app.composition import (
@@ -29,23 +30,29 @@ from bridge.app.composition import (
 from bridge.app.identify import (
     ask_once,
     ask_repeatedly,
+    ask_slowly,
     provisional,
     settle,
 )
 from bridge.app.supervisor import NO_SUPERVISOR, Supervisor, attended
 from bridge.configuration.config import Config
-from bridge.events.identity import Identity, IdentityConfig
+from bridge.events.identity import Identity
 from bridge.foundation import daemon_threads
-from bridge.foundation.clock import Clock, ReferenceClock
-from bridge.foundation.workers import run_together, run_workers, unless, waking
+from bridge.foundation.clock import Bell, Clock, ReferenceClock
+from bridge.foundation.errors import OutboxUnavailableError
+from bridge.foundation.workers import run_workers, unless, waking
 from bridge.health import port
 from bridge.health.status import StatusSource
 from bridge.imds.client import open_client
 from bridge.outbox import statefile
-from bridge.outbox.statefile import is_foreign, set_owner
+from bridge.outbox.statefile import is_foreign
 from bridge.telemetry.metrics import Metrics, log_unseen_errors
 
 log = logging.getLogger(__name__)
+
+_LOOK_EVERY = 1.0
+_FOR_DISK = 10.0  # what waits for the disk may delay the rest, for example approvals
+_BRIEFLY = 1.0  # what is in flight may last, when all is opened again: nothing polls
 
 
 async def run(
@@ -78,7 +85,7 @@ async def run(
             has_traffic=config.traffic is not None,
             acting=(sink.name for sink in config.sinks if sink.is_for_steps),
         )
-        status_source = StatusSource(clock=clock, metrics=metrics)
+        status_source = StatusSource(clock, metrics, path)
         listeners = _inherited()
         probe = await _probe(config, status_source, listeners.get("traffic"), stack)
         await stack.enter_async_context(
@@ -103,8 +110,9 @@ async def run(
             probe=probe,
         )
         identity = await unless(stop, ask_once(client, config.identity))
+        finder = IdentityFinder(config, identity, is_asking=identity is None)
         while not stop.is_set():
-            identity = await _run_on_state(config, identity, stop, around)
+            await _run_on_state(config, finder, stop, around)
     log.info("forwarder stopped")
 
 
@@ -142,67 +150,65 @@ async def _probe(
 
 
 async def _run_on_state(
-    config: Config,
-    identity: Identity | None,
-    stop: asyncio.Event,
-    around: Surroundings,
-) -> Identity | None:
-    """Run on one state file until ``stop`` is set.
+    config: Config, finder: "IdentityFinder", stop: asyncio.Event, around: Surroundings
+) -> None:
+    """Run on one state file until ``stop`` is set, or ``finder`` has an identity.
 
     Args:
         config: the configuration, with its placeholders.
-        identity: the identity of this VM; None while it is not known.
+        finder: knows the identity of this VM, or asks for it.
         stop: set to stop the forwarder.
         around: the parts that are open already.
-
-    Returns:
-        None after the stop. The identity of this VM, if the state file turned out to
-        belong to another VM: then the state file must be opened again.
     """
-    path, given = Path(config.state.path), config.identity
-    vm_id = identity.vm_id if identity else given.vm_id
+    path, source, over = Path(config.state.path), config.events.source, Bell()
+    identity = finder.identity or Identity().overridden(config.identity)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(
-            statefile.open_database(path, vm_id, clock=around.clock, lock=around.lock)
-        )
-        source = config.events.source
-        if identity is not None:
-            origin = await settle(database, identity, source)
-            forwarder = Forwarder(config, around, database, stack, origin)
-            workers = await forwarder.build_workers()
-            log.info(
-                "forwarder started", extra={"vm": forwarder.event_context.reporter}
+            statefile.open_database(
+                path, identity.vm_id, clock=around.clock, lock=around.lock
             )
-            around.supervisor.ready()
-            await run_workers(workers, stop, grace=config.shutdown_grace)
-            return None
-        origin = await provisional(database, given, source)
-        forwarder = Forwarder(config, around, database, stack, origin)
-        finder = IdentityFinder(forwarder, given)
-        workers = [*await forwarder.build_early_workers(), finder]
-        reporter = forwarder.event_context.reporter
-        log.warning(
-            "polling begins before the identity of this VM is known",
-            extra={"vm": reporter},
         )
+        is_early = finder.identity is None
+        decide = provisional if is_early else settle
+        origin = await decide(database, identity, source)
+        forwarder = Forwarder(config, around, database, stack, origin, is_early)
+        workers = await forwarder.build_workers()
+        if finder.is_asking:
+            finder.forwarder = forwarder
+            workers.append(finder)
+        reporter = forwarder.event_context.reporter
+        if is_early:
+            log.warning(
+                "polling begins before the identity of this VM is known",
+                extra={"vm": reporter},
+            )
+        else:
+            log.info("forwarder started", extra={"vm": reporter})
         around.supervisor.ready()
-        over = asyncio.Event()
         async with waking(stop, over):
-            await run_workers(workers, over, grace=config.shutdown_grace)
-        return finder.other
+            await run_workers(
+                workers,
+                over,
+                grace=lambda: config.shutdown_grace if stop.is_set() else _BRIEFLY,
+            )
+        around.status_source.outbox = around.status_source.poller = None
 
 
-class IdentityFinder(Struct):
-    """Finds out the identity of this VM while the document is read already.
+@dataclass(slots=True)
+class IdentityFinder:
+    """Asks for the identity of this VM while the document is read already.
 
     Attributes:
-        given: ``[identity]``.
-        other: the identity of this VM, if the state file belongs to another VM.
+        config: the configuration, with its placeholders.
+        identity: the identity to run with; None = only what cannot wait is published.
+        is_asking: whether instance metadata has not answered yet, but may.
+        forwarder: the parts that are open now.
     """
 
-    forwarder: Forwarder
-    given: IdentityConfig
-    other: Identity | None = None
+    config: Config
+    identity: Identity | None
+    is_asking: bool
+    forwarder: Forwarder = field(init=False)
     name: str = "identity"
 
     async def instance(
@@ -218,32 +224,44 @@ class IdentityFinder(Struct):
             return await self.forwarder.around.client.instance(timeout)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run the workers that had to wait for the identity, as soon as it is known.
-
-        Sets ``stop`` if the state file belongs to another VM.
-
-        Raises:
-            ConfigError: a placeholder has no value on this machine.
-        """
-        forwarder, around = self.forwarder, self.forwarder.around
-        identity = await ask_repeatedly(
-            self, self.given, around.clock, stop, around.timings.identity
-        )
-        if stop.is_set():
-            return
-        vm_id = identity.vm_id if identity else None
-        if vm_id and await is_foreign(forwarder.database, vm_id):
-            self.other = identity
-            around.status_source.outbox = around.status_source.poller = None
-            stop.set()
-            return
-        if vm_id:
-            set_owner(forwarder.database, vm_id)
-        source = forwarder.config.events.source
-        forwarder.origin = await settle(forwarder.database, identity, source)
-        async with AsyncExitStack() as stack:
-            workers = await forwarder.set_identity(stack)
-            log.info(
-                "forwarder started", extra={"vm": forwarder.event_context.reporter}
+        """Set ``stop`` when the state file must be opened with another identity."""
+        around, given = self.forwarder.around, self.config.identity
+        is_early = self.identity is None
+        ask = ask_repeatedly if is_early else ask_slowly
+        asked = ask(self, given, around.clock, stop, around.timings.identity)
+        found = await unless(stop, asked)
+        self.is_asking = found is None
+        if is_early and not stop.is_set():
+            self.identity = found or Identity().overridden(given)
+            with suppress(OutboxUnavailableError):  # else the first look publishes it
+                await self._publish_held(self.identity)
+            await self.forwarder.outbox.state.write({})  # usually in milliseconds
+            late = around.clock.monotonic() + _FOR_DISK
+            await self._wait_while(
+                lambda: (
+                    self.forwarder.is_acting
+                    or (self.forwarder.is_unsaved and around.clock.monotonic() < late)
+                ),
+                stop,
             )
-            await run_together(workers, stop)
+        elif found is not None and found != self.forwarder.origin.identity:
+            vm = {"vm": found.members}
+            log.warning("identity of this VM is known now", extra=vm)
+            self.identity = found
+            await self._wait_while(lambda: self.forwarder.is_unsaved, stop)
+        else:
+            await stop.wait()  # nothing has changed
+        stop.set()
+
+    async def _publish_held(self, identity: Identity) -> None:
+        """Publish what waits for the identity, unless the file is of another VM."""
+        forwarder, vm_id = self.forwarder, identity.vm_id
+        if not (vm_id and await is_foreign(forwarder.database, vm_id)):
+            source = self.config.events.source
+            origin = await settle(forwarder.database, identity, source)
+            await forwarder.set_identity(origin)
+
+    async def _wait_while(self, is_so: Callable[[], bool], stop: asyncio.Event) -> None:
+        clock = self.forwarder.around.clock
+        while is_so() and not await clock.wait(stop, _LOOK_EVERY):
+            pass

@@ -6,6 +6,7 @@ host.
 
     ask_once ──answer, or [identity] is complete──▶ settle
       └──no answer──▶ provisional, while ask_repeatedly asks for a minute ──▶ settle
+            └──still no answer──▶ ask_slowly, until there is one ──▶ settle anew
 """
 
 import asyncio
@@ -32,6 +33,8 @@ _FIRST_TIMEOUT = 1.0
 _LEAST_TIMEOUT = 0.5
 _FIRST_WAIT = 0.5
 _LONGEST_WAIT = 5.0
+_LATE_TIMEOUT = 5.0
+_LATE_WAITS = 10  # times the patience: every 10 min
 IDENTITY = "identity"
 _SOURCE = "source"
 
@@ -80,8 +83,8 @@ async def ask_repeatedly(
     a request.
 
     Returns:
-        The identity, with the values of ``[identity]`` where given; None if nothing is
-        known.
+        The identity, with the values of ``[identity]`` where given; None if metadata
+        does not answer.
     """
     deadline = clock.monotonic() + patience
     timeout, wait = _FIRST_TIMEOUT, _FIRST_WAIT
@@ -95,8 +98,36 @@ async def ask_repeatedly(
                 fault = {"fault": str(error)}
                 log.warning("identity of this VM cannot be read", extra=fault)
                 break
-    given = Identity().overridden(config)
-    return given if given.is_known else None
+    return None
+
+
+async def ask_slowly(
+    client: Instance,
+    config: IdentityConfig,
+    clock: Clock,
+    stop: asyncio.Event,
+    patience: float = PATIENCE,
+) -> Identity | None:
+    """Read instance metadata now and then, until it answers.
+
+    Args:
+        client: reads instance metadata.
+        config: ``[identity]``.
+        clock: measures the waits.
+        stop: ends the asking.
+        patience: the first wait, in seconds; each wait is twice as long as the one
+            before, up to ten times the first.
+
+    Returns:
+        The identity, with the values of ``[identity]`` where given; None = stopped.
+    """
+    wait = patience
+    while not await clock.wait(stop, wait):
+        try:
+            return await _asked(client, config, _LATE_TIMEOUT)
+        except MetadataError:
+            wait = min(2 * wait, _LATE_WAITS * patience)
+    return None
 
 
 async def _asked(
@@ -116,7 +147,7 @@ class Origin(Struct, frozen=True):
 
 
 async def provisional(
-    database: Database, config: IdentityConfig, configured_source: str
+    database: Database, identity: Identity, configured_source: str
 ) -> Origin:
     """Return identity and source for events that cannot wait for the identity.
 
@@ -126,25 +157,24 @@ async def provisional(
 
     Args:
         database: the state file.
-        config: ``[identity]``.
+        identity: the values of ``[identity]``.
         configured_source: ``events.source``; "" = not configured.
     """
-    identity = Identity().overridden(config)
     source = await _source(database, identity, configured_source)
     return Origin(identity, source or makeshift_source())
 
 
 async def settle(
-    database: Database, identity: Identity | None, configured_source: str
+    database: Database, identity: Identity, configured_source: str
 ) -> Origin:
     """Decide on identity and source, and store both.
 
     Args:
         database: the state file.
-        identity: from instance metadata and ``[identity]``; None if not known.
+        identity: from instance metadata and ``[identity]``, as far as known.
         configured_source: ``events.source``; "" = not configured.
     """
-    identity = _completed(identity or Identity(), await remembered(database))
+    identity = _completed(identity, await remembered(database))
     source = await _source(database, identity, configured_source)
     if not source:
         source = makeshift_source()

@@ -45,30 +45,12 @@ class Supervisor(Protocol):
         ...
 
 
-class NoSupervisor(Struct, frozen=True):
-    """Stands for a missing service manager: notifies nothing."""
-
-    interval: float = 0.0
-
-    def ready(self) -> None:
-        """Do nothing."""
-
-    def alive(self) -> None:
-        """Do nothing."""
-
-    def stopping(self) -> None:
-        """Do nothing."""
-
-
-NO_SUPERVISOR = NoSupervisor()
-
-
 class Systemd(Struct, frozen=True):
     """systemd, for a unit with ``Type=notify``.
 
     Attributes:
         address: the address of its socket; "@" stands for the null byte of an abstract
-            socket.
+            socket; "" = there is no service manager, and nothing is sent.
         interval: seconds between two signs of life; 0 = none are expected.
     """
 
@@ -89,6 +71,8 @@ class Systemd(Struct, frozen=True):
 
     def _send(self, text: str) -> None:
         """Send without waiting, even if systemd does not read from the socket."""
+        if not self.address:
+            return
         address = self.address.replace("@", "\0", 1)
         try:
             family = socket.AF_UNIX  # type: ignore[attr-defined,unused-ignore]  # POSIX
@@ -100,6 +84,9 @@ class Systemd(Struct, frozen=True):
                 "service manager cannot be notified",
                 extra={"text": text, "fault": error.strerror or str(error)},
             )
+
+
+NO_SUPERVISOR = Systemd("")
 
 
 def supervisor_of(environ: Mapping[str, str]) -> Supervisor:

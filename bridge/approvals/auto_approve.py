@@ -1,9 +1,9 @@
 """The auto-approver: approves events by rules with the action ``auto-approve``.
 
-    a document has changed, a command has ended, a delay is over, or a second has passed
-    with a known event; for each of them:
+    a read has ended, a command has ended, or a delay is over: the poller's loop asks;
+    for each known event:
         ─▶ a rule approves, nothing holds the event, the delay has passed
-           ─▶ the same flow as for a message ─▶ outcome and decision in one commit
+           ─▶ a request as for a message ─▶ outcome and decision in one commit
         ─▶ a rule approves, but its commands have not succeeded ─▶ withheld, published
                                                                    once
 
@@ -17,10 +17,10 @@ each content and reason, also across restarts.
 """
 
 import asyncio
+import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-
-from msgspec import Struct
 
 from bridge.approvals.context import ApprovalContext, Pending, intent_of
 from bridge.approvals.message import Approval
@@ -29,74 +29,71 @@ from bridge.approvals.requests import Requests
 from bridge.approvals.rules import Ruling, content_of
 from bridge.events.cloudevent import hash32
 from bridge.events.document import ScheduledEvent
+from bridge.events.look import Withheld
 from bridge.events.vocabulary import OutcomeKind
 from bridge.events.watch import Known, Moment
-from bridge.foundation.workers import waking
+from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox.records import Decision
 
-_LOOK_EVERY, _SLACK = 1.25, 0.5  # about each second, with a look at IMDS
-_IDLE, _IDLE_SLACK = 60.0, 30.0  # while no event is known
 _LEAST_WAIT = 0.001
 _REST = 30.0  # seconds before an event is considered again, after an outcome or failure
 
 
-class Withheld(Struct, frozen=True, kw_only=True):
-    """An event to which an auto-approve rule applies, but which is held.
-
-    Attributes:
-        event_id: spelled as in the document.
-        content: ``content_of`` the event.
-        rule: the label of the rule.
-        reason: why the event is not approved yet.
-    """
-
-    event_id: str
-    content: str
-    rule: str
-    reason: str
-
-
 @dataclass(slots=True)
 class AutoApprover:
-    """Watches the known events, and approves them where a rule says so.
+    """Approves the known events where a rule says so, whenever the loop asks.
 
     Attributes:
         withheld: the events that are held now, by key.
     """
 
     context: ApprovalContext
-    name: str = "auto_approver"
     withheld: Mapping[str, Withheld] = field(default_factory=dict)
     _resting: dict[str, float] = field(default_factory=dict)
+    _at: float = -math.inf  # when to decide next, in monotonic seconds
+    _reads: int = 0  # how many reads had begun at the last decision
+    _is_deciding: bool = False
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Approve events until ``stop`` is set."""
-        wake, state = self.context.outbox.wakeups.rules, self.context.outbox.state
-        async with asyncio.TaskGroup() as flows, waking(stop, wake):
-            while not stop.is_set():
-                wake.clear()
-                left = await self.step(flows) if state.knows_earlier_runs else _IDLE
-                await self._pause(wake, left)
+    def __post_init__(self) -> None:
+        self.context.outbox.wakeups.rules = self._wake
 
-    async def _pause(self, wake: asyncio.Event, left: float) -> None:
-        """Wait until a delay is over or the next look is due, or ``wake`` is set."""
-        clock = self.context.clock
-        if left < _LOOK_EVERY:
-            await clock.wait(wake, max(left, _LEAST_WAIT))
-        elif self.context.poller.watch.known:
-            await clock.wait(wake, _LOOK_EVERY, slack=_SLACK)
-        else:
-            await clock.wait(wake, _IDLE, slack=_IDLE_SLACK)
+    def _wake(self) -> None:
+        self._at = -math.inf
+        self.context.poller.wake.set()
+
+    def turn(self, flows: asyncio.TaskGroup) -> float:
+        """Begin to decide after a read, a wakeup or a delay.
+
+        Return when to ask again at the latest, in monotonic seconds.
+        """
+        poller = self.context.poller
+        if self._is_deciding or not self.context.outbox.state.knows_earlier_runs:
+            return math.inf
+        if self._reads == poller.reads and self._at > poller.clock.monotonic():
+            return self._at
+        self._reads, self._at, self._is_deciding = poller.reads, math.inf, True
+        flows.create_task(self._decide(flows))
+        return math.inf
+
+    async def _decide(self, flows: asyncio.TaskGroup) -> None:
+        left, clock = math.inf, self.context.clock
+        with suppress(OutboxUnavailableError):  # decided after the next read
+            left = await self.step(flows)
+        self._at = min(self._at, clock.monotonic() + max(left, _LEAST_WAIT))
+        self._is_deciding = False
+        if self._at < math.inf:
+            self.context.poller.wake.set()
 
     async def step(self, flows: asyncio.TaskGroup) -> float:
-        """Begin a flow for each event to approve now; publish which ones are withheld.
+        """Begin a request for each event to approve now; publish which are withheld.
 
         What an earlier run has begun goes on first. Return the seconds until the first
         delay is over; infinite if there is none.
         """
-        watch, now = self.context.poller.watch, self.context.clock.monotonic()
+        context = self.context
+        watch, now = context.poller.watch, context.clock.monotonic()
         self._resting = {one: end for one, end in self._resting.items() if end > now}
-        for intent in await self.context.outbox.approvals.open_initiatives():
+        for intent in await context.outbox.approvals.open_initiatives():
             self._begin(intent, flows)
         withheld, left = {}, float("inf")
         for key, known in watch.known.items():
@@ -109,7 +106,7 @@ class AutoApprover:
                 withheld[key] = await self._withhold(event, ruling.rule, ruling.hold)
             elif ruling.left:
                 left = min(left, ruling.left)
-            else:
+            elif not await context.outbox.approvals.of_message(content_of(event)):
                 content, rule = content_of(event), ruling.rule
                 self._begin(intent_of(content, event.event_id, rule=rule), flows)
         self.withheld = withheld
@@ -126,15 +123,12 @@ class AutoApprover:
     ) -> Withheld:
         """Publish that an event is withheld, unless that was published before."""
         content, kind = content_of(event), OutcomeKind.WITHHELD
-        event_id = event.event_id
-        found = Withheld(event_id=event_id, content=content, rule=rule, reason=reason)
         name = hash32([kind.value, content, reason])
-        is_known = self.withheld.get(event.key) == found
-        if not is_known and not await self.context.outbox.approvals.of_message(name):
-            intent = intent_of(name, event_id, rule=rule)
-            conclusion = Conclusion(kind=kind, event=event, reason=reason)
+        if not await self.context.outbox.approvals.of_message(name):
+            intent = intent_of(name, event.event_id, rule=rule)
+            conclusion = Conclusion(kind, event, reason=reason)
             await self._conclude(intent, conclusion, content)
-        return found
+        return Withheld(event.event_id, rule, reason)
 
     def _begin(self, intent: Decision, flows: asyncio.TaskGroup) -> None:
         if intent.message not in self._resting:
@@ -142,24 +136,20 @@ class AutoApprover:
             flows.create_task(self._approve(intent))
 
     async def _approve(self, intent: Decision) -> None:
-        context, content = self.context, intent.message
-        decisions = await context.outbox.approvals.of_message(content)
-        earlier, rest = decisions.get(intent.key), _REST
-        if earlier is None or earlier.is_intent:
-            request = Request(
-                approval=Approval(event_ids=(intent.event_id,)),
-                event_id=intent.event_id,
-                enqueued_at=context.clock.now(),
-                rule=intent.rule,
-                content=content,
-            )
-            was_tried = earlier is not None and earlier.posted
-            one = Pending(context, request, intent, was_tried)
-            end = await Requests.pursue(one)
-            if end is not None:
-                if end.kind is OutcomeKind.FAILED or not await one.withdraw():
-                    await self._conclude(intent, end, content)
-                rest = 0.0 if end.kind is OutcomeKind.WITHHELD else _REST
+        context, content, rest = self.context, intent.message, _REST
+        request = Request(
+            approval=Approval(event_ids=(intent.event_id,)),
+            event_id=intent.event_id,
+            enqueued_at=context.clock.now(),
+            rule=intent.rule,
+            content=content,
+        )
+        one = Pending(context, request, intent, was_tried=intent.posted)
+        end = await Requests.pursue(one)
+        if end is not None:
+            if end.kind is OutcomeKind.FAILED or one.standing.was_posted:
+                await self._conclude(intent, end, content)
+            rest = 0.0 if end.kind is OutcomeKind.WITHHELD else _REST
         self._resting[content] = context.clock.monotonic() + rest
 
     async def _conclude(

@@ -214,15 +214,9 @@ def offer(config: ApprovalsConfig, expand: Callable[[str], str]) -> dict[str, ob
 
 def _rule(rule: Rule) -> dict[str, object]:
     """Return the keys of a rule, without those that have their default value."""
-    keys = dict[str, object]()
-    for field in msgspec.structs.fields(Rule):
-        value = getattr(rule, field.name)
-        if field.required or value != field.default:
-            keys[field.encode_name] = _plain(value)
-    return keys
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, tuple):
-        return list(value)
-    return float(value) if isinstance(value, float) else value
+    found = msgspec.json.decode(msgspec.json.encode(rule, enc_hook=float))
+    return {
+        key.encode_name: found[key.encode_name]
+        for key in msgspec.structs.fields(Rule)
+        if key.required or getattr(rule, key.name) != key.default
+    }

@@ -2,11 +2,12 @@
 
 A request is one EventId of a message, or of a rule. Its record on disk is the intent:
 
-    stored ◀──no POST was sent──▶ marked as posted ──POST──▶ may have worked
-      └──────given up: deleted
+    asked ──its turn comes──▶ marked on disk ──POST──▶ may have worked
+      ▲                              │
+      └───no POST was sent: deleted──┘
 
-The intent stays on disk if the process dies. If it is marked as posted, a POST may have
-worked, and may even be the reason why the process died.
+The intent stays on disk if the process dies: a POST may have worked, and may even be
+the reason why the process died.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any
 
 import orjson
@@ -178,7 +180,7 @@ class Pending(Struct, eq=False):
         is_marked: whether the mark is on disk, or has waited for it for long.
         rest: called whenever it waits: for a time, for IMDS or for its turn.
         key: the EventId in capitals, for comparisons.
-        number: its own, in the order of arrival.
+        number: its own, in order.
         began: when it was asked for.
         after: only a look with a higher number serves: it began later.
         since: when it is to be decided, by a look that began then or later.
@@ -202,7 +204,7 @@ class Pending(Struct, eq=False):
     standing: Standing = field(default_factory=Standing)
     is_marked: bool = False
     key: str = ""
-    number: int = 0
+    number: int = field(default_factory=count().__next__)
     began: float = 0.0
     after: int = 0
     since: float = 0.0
@@ -237,35 +239,18 @@ class Pending(Struct, eq=False):
         known = watch.known.get(self.key)
         return known.event if known else None
 
-    async def store(self) -> None:
-        """Store the intent; an intent that is already stored stays as it is."""
-        await self._save(self.record)
-
     async def mark(self) -> None:
         """Store that a POST begins; then look up the commands again."""
-        await self._save(replace(self.record, posted=True))
+        now, approvals = self.context.clock.now(), self.context.outbox.approvals
+        await approvals.save(replace(self.record, posted=True), now=now.timestamp())
         self.is_marked = True
         await self.prove()
 
-    async def _save(self, intent: Decision) -> None:
-        now = self.context.clock.now().timestamp()
-        await self.context.outbox.approvals.save(intent, now=now)
-
     async def unmark(self) -> None:
-        """Undo ``mark`` if no POST was sent."""
-        if await self.withdraw():
+        """Delete the mark if no POST was begun: it would leave the outcome in doubt."""
+        if self.is_marked and not self.standing.was_posted:
             self.is_marked = False
-            await self.store()
-
-    async def withdraw(self) -> bool:
-        """Delete the intent if no POST was begun; return whether it was deleted.
-
-        Otherwise a redelivery would treat the outcome as unknown.
-        """
-        was_posted = self.standing.was_posted
-        if not was_posted:
             await self.context.outbox.approvals.delete(self.record.message, self.key)
-        return not was_posted
 
     async def prove(self) -> None:
         """Look up the commands that a rule requires."""
@@ -305,8 +290,7 @@ class Pending(Struct, eq=False):
         """Take the answer to a POST; return the conclusion, None = try again."""
         self.status = answer.status
         if answer.result is StartResult.ACCEPTED:
-            kind = OutcomeKind.RELAYED
-            return Conclusion(kind=kind, event=self.event, confirmed=True)
+            return Conclusion(OutcomeKind.RELAYED, self.event, confirmed=True)
         if answer.result is not StartResult.REFUSED:
             self.refusals = 0
             if answer.result is StartResult.IN_DOUBT:
@@ -314,8 +298,7 @@ class Pending(Struct, eq=False):
             return self.fail(answer.text, answer.retry_after, now)
         self.refusals += 1
         if self.refusals == _MOST_REFUSALS:
-            kind = OutcomeKind.REJECTED
-            return Conclusion(kind=kind, event=self.event, reason=answer.text)
+            return Conclusion(OutcomeKind.REJECTED, self.event, reason=answer.text)
         self.since = now + _REFUSED_AGAIN
         return None
 
@@ -344,8 +327,7 @@ class Pending(Struct, eq=False):
 
     def failed(self) -> Conclusion:
         """Return the conclusion that it failed."""
-        kind = OutcomeKind.FAILED
-        return Conclusion(kind=kind, event=self.event, reason=self.fault)
+        return Conclusion(OutcomeKind.FAILED, self.event, reason=self.fault)
 
     def left(self, now: float) -> float:
         """Return the seconds until the deadline, after which no try makes sense."""

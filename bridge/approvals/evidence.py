@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Struct, field
 
 from bridge.events.cloudevent import CloudEvent
-from bridge.events.document import ScheduledEvent
-from bridge.events.identity import Identity, bare
+from bridge.events.document import ScheduledEvent, bare
+from bridge.events.identity import Identity
 from bridge.events.material import is_material
 from bridge.events.watch import Moment
 from bridge.outbox.records import CommandStanding, Success

@@ -19,10 +19,10 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from bridge.approvals.context import ApprovalContext
-from bridge.approvals.message_flow import Handling, Settlement, key_of
+from bridge.approvals.message_flow import Handling, key_of
 from bridge.foundation.errors import ApprovalQueueError
 from bridge.foundation.pace import RetryPolicy
-from bridge.servicebus.decode import ReceivedMessage
+from bridge.servicebus.decode import ABANDON, ReceivedMessage, Settlement
 
 log = logging.getLogger(__name__)
 
@@ -39,24 +39,14 @@ Name = tuple[str, int | None]  # key of the message, and its sequence number
 
 
 class Queue(Protocol):
-    """The receiving end: see ``ApprovalQueue``. All may raise ApprovalQueueError."""
+    """The receiving end: see ``ApprovalQueue``. Both may raise ApprovalQueueError."""
 
     async def receive(self, stop: asyncio.Event) -> list[ReceivedMessage]:
         """Wait for messages; return [] if ``stop`` is set or no message comes."""
         ...
 
-    async def complete(self, message: ReceivedMessage) -> None:
-        """Complete a message: it was handled."""
-        ...
-
-    async def abandon(self, message: ReceivedMessage) -> None:
-        """Abandon a message: it is delivered again."""
-        ...
-
-    async def dead_letter(
-        self, message: ReceivedMessage, reason: str, description: str
-    ) -> None:
-        """Dead-letter a message."""
+    async def settle(self, message: ReceivedMessage, settlement: Settlement) -> None:
+        """Complete, abandon or dead-letter a message."""
         ...
 
 
@@ -144,7 +134,7 @@ class Listener:
         handling = self._running[name]
         try:
             async with turn:
-                settlement = await handling.run(stop) or Settlement("abandon")
+                settlement = await handling.run(stop) or ABANDON
             settled = None
             while settled is not handling.message:  # it may be redelivered meanwhile
                 settled = handling.message
@@ -155,13 +145,7 @@ class Listener:
 
     async def _settle(self, message: ReceivedMessage, settlement: Settlement) -> None:
         try:
-            if settlement.verdict == "complete":
-                await self.queue.complete(message)
-            elif settlement.verdict == "abandon":
-                await self.queue.abandon(message)
-            else:
-                reason, words = settlement.reason, settlement.words
-                await self.queue.dead_letter(message, reason, words)
+            await self.queue.settle(message, settlement)
         except ApprovalQueueError as error:
             log.warning(
                 "approval not settled: it will be delivered again",

@@ -17,13 +17,13 @@ resubmitted a dead letter, and wants a new decision.
 import asyncio
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import msgspec
 import orjson
-from msgspec import Struct
 from msgspec.structs import replace
 
 from bridge.approvals.context import ApprovalContext, Pending, intent_of
@@ -35,29 +35,15 @@ from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import hash32, rfc3339
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import APPROVED, OutcomeKind
-from bridge.foundation.errors import MalformedApprovalError
+from bridge.foundation.errors import MalformedApprovalError, OutboxUnavailableError
 from bridge.outbox.records import Decision, Reply
-from bridge.servicebus.decode import ReceivedMessage
+from bridge.servicebus.decode import ABANDON, COMPLETE, ReceivedMessage, Settlement
 from bridge.signing.approval import ID_TAKEN, Approvers, Checked, limits_alone
 
 _HOLD_UNKNOWN = 10.0  # seconds before a message is abandoned, doubled each time
 _LONGEST_HOLD = 300.0
-_READ_KEYS_AGAIN = 5.0
+_READ_AGAIN = 5.0
 _MAKESHIFT = "urn:sebridge:"  # the source of events while none is known
-
-
-class Settlement(Struct, frozen=True):
-    """How to settle the message.
-
-    Attributes:
-        verdict: ``complete``, ``abandon`` or ``dead-letter``.
-        reason: the DeadLetterReason; "" for the other verdicts.
-        words: the DeadLetterErrorDescription; "" for the other verdicts.
-    """
-
-    verdict: str
-    reason: str = ""
-    words: str = ""
 
 
 def key_of(context: ApprovalContext, message: ReceivedMessage) -> str:
@@ -102,9 +88,10 @@ class Handling:
 
     async def run(self, stop: asyncio.Event) -> Settlement | None:
         """Return how to settle the message; None if ``stop`` came first."""
-        self._earlier = await self.context.outbox.approvals.of_message(
-            self.key, self.message.sequence_number
-        )
+        with suppress(OutboxUnavailableError):  # not known: then it is relayed
+            self._earlier = await self.context.outbox.approvals.of_message(
+                self.key, self.message.sequence_number
+            )
         try:
             self._approval = approval = self._parse()
             if (approvers := self.context.approvers) is not None:
@@ -137,16 +124,19 @@ class Handling:
     async def _check(self, approvers: Approvers, stop: asyncio.Event) -> Checked | None:
         """Check who has signed the message; None if ``stop`` came first.
 
-        While the keys cannot be read, the message waits.
+        While the keys or earlier approvals cannot be read, the message waits.
         """
         context, body = self.context, self.message.body
         source = context.event_context.source
         own = None if source.startswith(_MAKESHIFT) else source
-        while (found := approvers.check(body, own, self._sent)) is None:
+        while True:
+            found = approvers.check(body, own, self._sent)
+            with suppress(OutboxUnavailableError):
+                if found is not None:
+                    return await self._once(found) if found.name else found
             self.rest()
-            if await context.clock.wait(stop, _READ_KEYS_AGAIN):
+            if await context.clock.wait(stop, _READ_AGAIN):
                 return None
-        return await self._once(found) if found.name else found
 
     async def _once(self, checked: Checked) -> Checked:
         """Deny another message with the id of an earlier signed one."""
@@ -174,7 +164,7 @@ class Handling:
 
     async def _refuse(self, reason: str) -> Settlement:
         """Store the outcome "invalid" for the whole message."""
-        conclusion = Conclusion(kind=OutcomeKind.INVALID, reason=reason)
+        conclusion = Conclusion(OutcomeKind.INVALID, reason=reason)
         if not await self._repeat(""):
             await self._commit("", conclusion)
         return replace(settlement_of([conclusion]), words=reason)
@@ -183,13 +173,12 @@ class Handling:
         if await self._repeat(request.event_id):
             return
         if reason := self._checked.reason:
-            denied = Conclusion(
-                kind=OutcomeKind.DENIED, reason=reason, detail=self._checked.detail
-            )
+            detail = self._checked.detail
+            denied = Conclusion(OutcomeKind.DENIED, reason=reason, detail=detail)
             await self._commit(request.event_id, denied)
             return
         earlier = self._earlier.get(request.key)
-        was_tried = earlier is not None and earlier.is_intent and earlier.posted
+        was_tried = earlier is not None and earlier.is_intent
         record = self._record(request.event_id)
         one = Pending(self.context, request, record, was_tried)
         one.rest = lambda: self._rest(request.key)
@@ -245,9 +234,7 @@ class Handling:
         self.rest()
         hold = min(_HOLD_UNKNOWN * 2.0**self.message.delivery_count, _LONGEST_HOLD)
         await self.context.clock.wait(stop, hold)
-        for event_id in self._unknown:
-            await self.context.outbox.approvals.delete(self.key, event_id.upper())
-        return Settlement("abandon")
+        return ABANDON
 
     def _record(self, event_id: str) -> Decision:
         return intent_of(self.key, event_id, self.message.sequence_number)
@@ -357,4 +344,4 @@ def settlement_of(ends: Sequence[Conclusion]) -> Settlement:
                 reason, *words = _DEAD_LETTERS[end.kind]
                 whole = filter(None, (*words, end.reason, end.detail))
                 return Settlement("dead-letter", reason, ": ".join(whole))
-    return Settlement("complete")
+    return COMPLETE

@@ -113,7 +113,7 @@ class Standing(Struct, kw_only=True):
     found: Evidences = field(default_factory=dict)
 
 
-class Conclusion(Struct, frozen=True, kw_only=True):
+class Conclusion(Struct, frozen=True):
     """The outcome of a request.
 
     Attributes:
@@ -158,13 +158,13 @@ def decide(
     """
     event = look.document.events.get(request.key)
     if standing.may_have_worked and _is_begun_or_gone(request, look, standing):
-        return Conclusion(kind=OutcomeKind.RELAYED, event=event, confirmed=False)
+        return Conclusion(OutcomeKind.RELAYED, event, confirmed=False)
     if reason := _expiry(request, look.now, terms):
-        return Conclusion(kind=OutcomeKind.EXPIRED, event=event, reason=reason)
+        return Conclusion(OutcomeKind.EXPIRED, event, reason=reason)
     if event is None:
         return _absent(request, look, standing, terms)
     if event.status == EventStatus.STARTED:
-        return Conclusion(kind=OutcomeKind.ALREADY_STARTED, event=event)
+        return Conclusion(OutcomeKind.ALREADY_STARTED, event)
     return _waiting(event, request, look, standing, terms)
 
 
@@ -229,9 +229,9 @@ def _absent(
     if request.key in look.watch.known:
         return Wait()  # held: its absence does not count yet
     if standing.was_seen:
-        return Conclusion(kind=OutcomeKind.EVENT_ENDED)
+        return Conclusion(OutcomeKind.EVENT_ENDED)
     if is_absent(request.key, look) and standing.absent_for >= terms.unknown_grace:
-        return Conclusion(kind=OutcomeKind.UNKNOWN_EVENT)
+        return Conclusion(OutcomeKind.UNKNOWN_EVENT)
     return Wait()
 
 
@@ -248,15 +248,13 @@ def _waiting(
     ruling = terms.ruling(event, age, look.now, standing.found)
     if refusal := _refusal(event, request, ruling, terms):
         reason, detail = refusal
-        kind = OutcomeKind.DENIED
-        return Conclusion(kind=kind, event=event, reason=reason, detail=detail)
+        return Conclusion(OutcomeKind.DENIED, event, reason=reason, detail=detail)
     if ruling.action == "auto-approve" and request.rule is None:
         return Post(event=event)  # a message does not wait for the rule
     if ruling.hold is not None and standing.was_posted:
         return Wait()  # the result of that POST is not known yet
     if ruling.hold is not None:
-        kind = OutcomeKind.WITHHELD
-        return Conclusion(kind=kind, event=event, reason=ruling.hold)
+        return Conclusion(OutcomeKind.WITHHELD, event, reason=ruling.hold)
     return Wait(seconds=ruling.left) if ruling.left else Post(event=event)
 
 

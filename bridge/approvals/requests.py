@@ -20,7 +20,6 @@ it waits for. What writes, and what is to be posted together with it, stands in 
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Awaitable, Callable
-from itertools import count
 
 from msgspec.structs import replace
 
@@ -80,13 +79,11 @@ class Requests:
         self._ready: list[Pending] = []  # the line of the next POST
         self._posting: list[Pending] = []
         self._seen: Document | None = None
-        self._numbers = count()
 
     @classmethod
     async def pursue(cls, one: Pending) -> Conclusion | None:
         """Return the conclusion of a request; None if the process stops first."""
         poller, observations = one.context.poller, one.context.outbox.observations
-        await one.store()
         one.standing.was_seen = await observations.was_seen(one.key)
         await one.prove()
         one.is_over, one.after = poller.is_over, poller.reads
@@ -97,14 +94,12 @@ class Requests:
         requests = poller.requests
         if not isinstance(requests, cls):
             poller.requests = requests = cls(poller)
-        one.number = next(requests._numbers)
         requests._lines.setdefault(one.key, []).append(one)
         try:
             await requests._work(one)
         finally:
             requests._drop(one)
-        if one.conclusion is None or one.is_marked:
-            await one.withdraw()
+        await one.unmark()
         return one.conclusion
 
     async def _work(self, one: Pending) -> None:
@@ -187,6 +182,7 @@ class Requests:
             return
         self._seen = last.document
         for one in self._all():
+            one.standing.was_seen |= one.known is not None  # also if it waits now
             if one.step is not None and one.known != one.shown:
                 one.step, one.since = None, -math.inf
                 self._put(one)

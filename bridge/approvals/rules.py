@@ -44,9 +44,10 @@ from bridge.events.cloudevent import hash32
 from bridge.events.document import (
     EVENT_SOURCES,
     ScheduledEvent,
+    bare,
     misspelt,
 )
-from bridge.events.identity import Identity, bare
+from bridge.events.identity import Identity
 from bridge.events.vocabulary import EVENT_TYPES
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration

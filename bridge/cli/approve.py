@@ -39,6 +39,7 @@ from bridge.configuration import load as configuration
 from bridge.events.cloudevent import STRUCTURED_TYPE, CloudEvent
 from bridge.events.vocabulary import APPROVED
 from bridge.foundation.clock import SystemClock
+from bridge.foundation.errors import DeliveryError
 from bridge.foundation.printable import printable
 from bridge.foundation.values import Duration
 from bridge.servicebus.sender import Message, Sender
@@ -132,9 +133,12 @@ class Request(Struct, frozen=True, kw_only=True):
             if self.reply_to is None:
                 await self._put(None)
                 return sent
-            answers = await stack.enter_async_context(
-                Answers(self.approvals, self.reply_to, SystemClock())
-            )
+            asked = Answers(self.approvals, self.reply_to, SystemClock())
+            try:
+                answers = await stack.enter_async_context(asked)
+            except DeliveryError as error:
+                text = f"the approval was not sent, for --wait: {error}"
+                raise DeliveryError(text, error.reason) from error
             await self._put(answers.session)
             outcomes = await answers.outcomes(self.event.id, self.timeout)
         trouble = None if outcomes else self._trouble(outcomes, answers.last_error)

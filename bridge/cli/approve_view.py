@@ -21,11 +21,12 @@ from bridge.configuration.config import Config
 from bridge.diagnostics.outbox_access import access
 from bridge.events.document import ScheduledEvent, parse_time
 from bridge.foundation.clock import SystemClock
-from bridge.foundation.errors import BridgeError
+from bridge.foundation.errors import BridgeError, ConfigError
 from bridge.foundation.printable import printable
 from bridge.foundation.values import Duration
 from bridge.outbox.admin import Ledger
 from bridge.outbox.questions import Wanted
+from bridge.outbox.statefile import is_there
 from bridge.sinks.base import ApprovalAddress
 
 TIMEOUT = Duration(60)
@@ -172,8 +173,10 @@ def observed(path: Path, config: Config, start: str) -> list[str]:
 
     Root becomes the account of that file for it; the secrets of ``config`` stay known.
 
-    The list is empty if this machine has no state file, or if the file cannot be read
-    (it may belong to another user).
+    The list is empty if this machine has no state file.
+
+    Raises:
+        OutboxError: it cannot be read (it may belong to another user).
     """
     return _read_here(path, config, lambda ledger: ledger.observed(start)) or []
 
@@ -181,22 +184,27 @@ def observed(path: Path, config: Config, start: str) -> list[str]:
 def stored(path: Path, config: Config, event_id: str) -> SeenEvent | None:
     """Return an event as the local state file has it last; None = it does not.
 
-    None is also returned for an event that is over, or was cut to fit a message.
+    None is also returned for an event that is over, or was cut to fit a message, and
+    if the file cannot be read.
     """
     wanted = Wanted(event_id=event_id, is_step=True)
-    found = _read_here(
-        path, config, lambda ledger: ledger.published(newest=1, wanted=wanted)
-    )
     try:
+        found = _read_here(
+            path, config, lambda ledger: ledger.published(newest=1, wanted=wanted)
+        )
         return SeenEvent.parse(found[0].body) if found else None
-    except ValueError:
+    except (BridgeError, ValueError):
         return None
 
 
 def _read_here(
     path: Path, config: Config, read: Callable[[Ledger], Awaitable[T]]
 ) -> T | None:
-    """Read from the local state file; None = there is none, or it cannot be read."""
+    """Read from the local state file; None = there is none.
+
+    Raises:
+        OutboxError: it cannot be read.
+    """
 
     async def asked(state: Path) -> T:
         async with access(state, SystemClock()) as ledger:
@@ -204,10 +212,12 @@ def _read_here(
 
     try:
         state = Path(configuration.load_state(path, os.environ).path)
-        door.enter_for(config, state)
-        return run(asked(state))
-    except BridgeError:
+    except ConfigError:
         return None
+    if not is_there(state):
+        return None
+    door.enter_for(config, state)
+    return run(asked(state))
 
 
 def login_name() -> str | None:

@@ -50,11 +50,13 @@ async def _every_finding(config: Config | HubFile) -> list[Finding]:
     configure_logging(LogConfig(level="error", format="text"))  # the SDK logs a lot
     if isinstance(config, HubFile):
         return await examine_hub(config.hub, SystemClock())
-    running = await status_query.running(config)
+    heard = await status_query.running(config)
+    running = heard.report
     missing = None if running is None else running.missing or []
     found = await doctor.examine(config, SystemClock())
     found += status_query.examine_sinks(running, (one.name for one in config.sinks))
     found += host_checks.examine(config, os.environ, missing=missing)
+    found += [Finding("warning", f"http: {one}") for one in heard.others]
     return found + await status_query.examine_traffic(
         config.traffic, is_running=running is not None
     )

@@ -3,7 +3,9 @@
 It loads neither click nor asyncio: a command that needs neither ends the same way.
 """
 
+import errno
 import io
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,17 +16,22 @@ from bridge.foundation.printable import printable
 
 FAILED = 1
 WRONG = 2
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 
 
 @contextmanager
 def errors_reported() -> Iterator[None]:
-    """Print a ``BridgeError`` as lines and end the process with an exit code."""
+    """Print a ``BridgeError``, or a full disk, as lines; end with an exit code."""
     try:
         yield
     except ConfigError as error:
         fail(*error.faults, code=WRONG)
     except BridgeError as error:
         fail(str(error))
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        fail(f"{error.filename or 'the output'} cannot be written: {error.strerror}")
 
 
 def fail(*lines: str, code: int = FAILED) -> NoReturn:
@@ -42,8 +49,14 @@ def first_of(errors: BaseExceptionGroup[BridgeError]) -> BaseException:
     return error
 
 
-def escape_unencodable() -> None:
-    """Escape characters that the code page of standard output or error lacks."""
+def open_streams() -> None:
+    """Let standard output and error take each text, also if they are closed.
+
+    Characters that their code page lacks are escaped.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name, None) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - until the end
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -54,7 +54,7 @@ class Since(click.ParamType[float]):
 @click.option(
     "--event",
     metavar="EVENTID",
-    help="Show this EventId only.",
+    help="Show this EventId only; it must be complete.",
     shell_complete=completion.event_ids,
 )
 @click.option(
@@ -120,12 +120,11 @@ def events(  # noqa: PLR0913  each is an option
     wanted = Wanted(event_id=event, since=since or 0, state=state, kinds=kinds)
     display = display_of(as_json=as_json, utc=utc)
     if not (follow or watch):
-        display.once(
-            act(
-                stored(path),
-                lambda book: book.published(newest=last, wanted=wanted),
-            )
-        )
+        place = stored(path)
+        found = act(place, lambda book: book.published(newest=last, wanted=wanted))
+        display.once(found)
+        if not (found or as_json):
+            click.echo("no event found", err=True)
         return
     clock = SystemClock()
     ledger = Ledger(AskAnew(stored(path).path, clock))

@@ -22,7 +22,7 @@ from bridge.foundation.printable import printable
 from bridge.hub.answers import BridgeList, EventList, EventRow, HubState, List
 from bridge.hub.bridges import Liveness
 from bridge.hub.pages import words
-from bridge.hub.view_rows import Bridge
+from bridge.hub.view_rows import PAGE, Bridge
 from bridge.net.addresses import is_loopback, url_fault
 from bridge.net.http_client import Answer, Request, exchange, open_session
 
@@ -211,6 +211,7 @@ class Fleet(msgspec.Struct, frozen=True):
         events: those that are open, by NotBefore.
         missing: why the hub is not ready.
         unread: how many messages of the last day it could not read.
+        unwatched: how many bridges send no heartbeats.
         is_read: whether all messages that waited in its sources are read.
     """
 
@@ -219,6 +220,7 @@ class Fleet(msgspec.Struct, frozen=True):
     bridges: "FleetBridges"
     missing: list[str]
     unread: int
+    unwatched: int = 0
     is_read: bool = True
 
 
@@ -255,6 +257,7 @@ async def fetch(url: str, scope: str | None) -> Fleet:
         ),
         missing,
         state.unread,
+        state.without_heartbeat,
         is_read=state.drained is not None,
     )
 
@@ -281,6 +284,9 @@ def lines(found: Fleet, paint: Paint) -> Iterator[str]:
         rest = len(silent) - _MOST_NAMES
         more = f" and {rest} more" if rest > 0 else ""
         yield paint(printable(f"Silent: {names}{more}"), "bad")
+    if found.unwatched:
+        more = " or more" if found.unwatched == PAGE else ""
+        yield paint(f"Without a heartbeat: {found.unwatched}{more}", "bad")
     if found.unread:
         unread = f"Messages of the last day that could not be read: {found.unread}"
         yield paint(unread, "bad")
@@ -302,8 +308,9 @@ def _nothing(found: Fleet) -> str:
         return "No event can be shown until a bridge has been heard"
     if not found.is_read:
         return "No event is known, but the hub has not read all its messages yet"
-    if found.bridges.silent:
-        return "No event is known, but the hub may have missed some: see Silent"
+    if found.bridges.silent or found.unwatched:
+        where = "Silent" if found.bridges.silent else "Without a heartbeat"
+        return f"No event is known, but the hub may have missed some: see {where}"
     if not found.bridges.states.keys() - {"stopped", "gone"}:
         return "No event is known, and no bridge runs that could report one"
     return "Azure has announced no maintenance for the machines of this hub"

@@ -6,13 +6,14 @@ configuration. Only this package prints, reads argv and handles signals.
 
 import importlib
 from pathlib import Path
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from bridge import __version__
 from bridge.cli.common import Suggesting, allow_empty_option, config_option
-from bridge.cli.ending import errors_reported, escape_unencodable
+from bridge.cli.ending import errors_reported, open_streams
 
 # Loaded only when called, so that the other commands start sooner: the module of this
 # package, and the first sentence of the help, which the list of all commands shows.
@@ -75,10 +76,10 @@ class Commands(Suggesting):
         helps = here | {name: text for name, (_, text) in ELSEWHERE.items()}
         return {name: helps[name] for name in self.list_commands(ctx)}
 
-    def invoke(self, ctx: click.Context) -> object:
-        """Run the command."""
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Read the arguments, and run the command."""
         with errors_reported():
-            return super().invoke(ctx)
+            return super().main(*args, **extra)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -90,7 +91,7 @@ def main() -> None:
 
     Example: sebridge run -c bridge.toml
     """
-    escape_unencodable()
+    open_streams()
 
 
 @main.command()

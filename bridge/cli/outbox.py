@@ -25,10 +25,10 @@ from bridge.cli.rows import (
     watching,
 )
 from bridge.configuration import load as configuration
+from bridge.configuration.environment import no_such_sink
 from bridge.diagnostics.outbox_access import AskAnew, access, demand_file, forwarder_of
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.printable import printable
-from bridge.foundation.sections import nearest
 from bridge.outbox.admin import Ask, Ledger
 from bridge.outbox.admin import as_json as as_json_of
 from bridge.outbox.questions import MANY, Newest, Selection
@@ -53,7 +53,7 @@ def selecting(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--event",
             metavar="EVENTID",
-            help="Select deliveries of this EventId only.",
+            help="Select deliveries of this EventId only; it must be complete.",
             shell_complete=completion.event_ids,
         ),
         click.option(
@@ -84,11 +84,13 @@ def list_(path: Path, *, as_json: bool, watch: bool, **meant: str | None) -> Non
     """
     chosen = selection(None, **meant)
     if watch:
-        ask = AskAnew(stored(path).path, SystemClock())
+        ask = AskAnew(stored(path, chosen.sink).path, SystemClock())
         watch_deliveries(ask, chosen, as_json=as_json)
         return
-    found = act(stored(path), lambda ledger: ledger.find(chosen))
+    found = act(stored(path, chosen.sink), lambda ledger: ledger.find(chosen))
     show(found, as_json=as_json)
+    if not (found or as_json):
+        click.echo("no delivery found", err=True)
 
 
 def watch_deliveries(ask: Ask, chosen: Selection, *, as_json: bool) -> None:
@@ -127,7 +129,7 @@ def show_(
     Example: sebridge outbox show 42
     """
     chosen = replace(selection(None, **meant), id=number)
-    found = act(stored(path), lambda ledger: ledger.find(chosen))
+    found = act(stored(path, chosen.sink), lambda ledger: ledger.find(chosen))
     if number is not None and not found:
         fail(f"there is no delivery {number}")
     whole = [{**as_json_of(one), "event": value_of(one.body)} for one in found]
@@ -150,7 +152,7 @@ def retry(path: Path, *, as_json: bool, force: bool, **meant: str | None) -> Non
     Example: sebridge outbox retry --sink slack
     """
     chosen = selection(("dead",), **meant)
-    state = stored(path)
+    state = stored(path, chosen.sink)
     done = act(state, lambda ledger: ledger.retry(chosen, force=force), changes=True)
     sent, late, hastened = done.sent, done.late, done.hastened
     for delivery in late:
@@ -190,7 +192,7 @@ def discard(path: Path, *, as_json: bool, is_all: bool, **meant: str | None) -> 
     Example: sebridge outbox discard --sink slack
     """
     chosen = selection(("dead",), **meant)
-    state = stored(path)
+    state = stored(path, chosen.sink)
     if not (is_all or any(meant.values())):
         demand_file(state.path)
         confirm_all(state.path)
@@ -209,22 +211,17 @@ def summary(found: Sequence[Delivery]) -> str:
 
 def nothing(state: "StateFile", chosen: Selection) -> None:
     """Print to standard error why no delivery was found."""
-    for line in act(state, lambda ledger: missed(ledger, chosen, state.sinks)):
+    for line in act(state, lambda ledger: missed(ledger, chosen)):
         click.echo(f"not found: {printable(line)}", err=True)
 
 
-async def missed(
-    ledger: Ledger, chosen: Selection, sinks: Sequence[str]
-) -> Sequence[str]:
+async def missed(ledger: Ledger, chosen: Selection) -> Sequence[str]:
     """Return why nothing was selected: the sink, the EventId, or the state."""
     found = list[str]()
     sink, event_id = chosen.sink, chosen.event_id
     anything = Selection(sink=sink), Selection(event_id=event_id)
     if sink is not None and not await ledger.find(anything[0], limit=1):
-        near = nearest(sink, sinks)
-        hint = f"; did you mean {near!r}?" if near and near != sink else ""
-        known = "has no deliveries" if sink in sinks else f"is no sink{hint}"
-        found.append(f"{sink!r} {known}")
+        found.append(f"{sink!r} has no deliveries")
     if event_id is not None and not await ledger.find(anything[1], limit=1):
         found.append(f"there is no delivery of EventId {event_id}")
     return found or [f"no selected delivery is {' or '.join(chosen.states or ())}"]
@@ -268,14 +265,20 @@ def act(
     return run(working())
 
 
-def stored(path: Path) -> StateFile:
+def stored(path: Path, sink: str | None = None) -> StateFile:
     """Return the state file of a configuration.
 
     From now on this process has no rights of root, if the file is another account's.
+    The command ends if a selected sink is neither configured nor has deliveries.
     """
     settings, sinks = configuration.load_settings(path, os.environ)
     door.enter(settings)
-    return StateFile(Path(settings.state.path), sinks)
+    state = StateFile(Path(settings.state.path), sinks)
+    if sink is not None and sink not in {REPLIES, *sinks}:
+        anything = Selection(sink=sink)
+        if not act(state, lambda ledger: ledger.find(anything, limit=1)):
+            fail(no_such_sink(sink, sinks), code=WRONG)
+    return state
 
 
 def selection(

@@ -111,7 +111,7 @@ def simulate(*, emulator: bool, as_json: bool, **options: object) -> None:
     Example: sebridge simulate --scenario user-reboot --speed 10
     """
     with simulator_extra("the simulator"):
-        from bridge.simulator import serve  # noqa: PLC0415 - an extra
+        from bridge.simulator import errors, serve  # noqa: PLC0415 - an extra
     configure_logging(LogConfig(level="warning", format="text"))
     chosen = serve.SimulatorOptions(**options)  # type: ignore[arg-type]  # click has checked them
     try:
@@ -120,8 +120,10 @@ def simulate(*, emulator: bool, as_json: bool, **options: object) -> None:
         is_for_people = sys.stdout.isatty() and not as_json
         shown = serve.as_lines if is_for_people else serve.as_json
         until_stopped(lambda stop: serve.serve(chosen, stop, sys.stdout, shown=shown))
-    except serve.EntityFileError as error:
-        fail(*error.lines)
+    except errors.EntityFileError as error:
+        fail(*error.lines, code=WRONG)
+    except errors.ScenarioError as error:
+        fail(str(error), code=WRONG)
     except serve.SimulatorError as error:
         fail(str(error))
 

@@ -23,7 +23,6 @@ from bridge.cli.ending import FAILED, WRONG, fail
 from bridge.cli.long_running import run, until_stopped
 from bridge.cli.rows import HOME_AND_CLEAR
 from bridge.configuration import load as configuration
-from bridge.configuration.config import Settings
 from bridge.diagnostics import status_query
 from bridge.diagnostics.status_query import Status
 from bridge.foundation.clock import Clock, SystemClock
@@ -129,7 +128,10 @@ def _of_bridge(path: Path, *, live: bool) -> Read:
 
     async def read() -> Seen:
         if live:
-            answer = await _live(settings)
+            heard = await status_query.running(settings)
+            if heard.report is None:
+                raise BridgeError(heard.silence)
+            answer = Status(heard.report, is_live=True)
         else:
             answer = await status_query.status(settings, sinks, clock)
         report = msgspec.to_builtins(answer.report)
@@ -142,13 +144,6 @@ def _plain(answer: Status, clock: Clock) -> str:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     paint, now = painter(sys.stdout), corrected(answer.report, clock.now())
     return status_table.plain(answer.report, now, width=width, paint=paint)
-
-
-async def _live(settings: Settings) -> Status:
-    report = await status_query.running(settings)
-    if report is None:
-        raise BridgeError("no forwarder answers")
-    return Status(report, is_live=True)
 
 
 def _of_hub(hub: str, scope: str | None) -> Read:

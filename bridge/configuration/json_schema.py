@@ -5,37 +5,28 @@ list. If the type of a key gives no example, the docstring does: ``Example:`` an
 between double backticks at the end.
 """
 
-import inspect
 import json
-import re
 from collections.abc import Mapping
 
 import msgspec
 
 from bridge.approvals.config import ApprovalsConfig
 from bridge.configuration.config import Config, Settings
-from bridge.configuration.event_records import (
-    DEFINITIONS,
-    HUB,
-    HUB_DEFINITIONS,
-    HUB_STEPS,
-    KINDS,
-)
+from bridge.configuration.event_schema import event, example_of, objects
 from bridge.configuration.schema_parts import (
     AT,
     DRAFT,
     EVENT_ID,
-    GROUP,
     IMDS_EVENT,
     PREFIX,
-    TEXT,
     TEXT_OR_NULL,
-    TIME,
     TIME_OR_NULL,
     Json,
+    docs_of,
     field,
     record,
     ref,
+    summary_of,
 )
 from bridge.foundation.sections import Reader, Section
 from bridge.foundation.values import (
@@ -92,8 +83,6 @@ _WRITTEN: dict[type, str] = {
     PublicKeys: '"file:PATH" or "env:NAME".',
     Secret: '"env:NAME", "file:PATH", or the secret itself.',
 }
-_ATTRIBUTE = re.compile(r"^    (\w+): (.+(?:\n     .+)*)", re.MULTILINE)
-_EXAMPLES = re.compile(r"\s*Example: ((?:``.+?``(?:, )?)+)\.$")
 
 
 def text(what: str) -> str:
@@ -131,7 +120,7 @@ def section(kind: type[Section], known: Mapping[str, Json] | None = None) -> Jso
     }
     return {
         "title": kind.__name__,
-        "description": _summary(kind),
+        "description": summary_of(kind),
         "type": "object",
         "required": [field.name for field in fields if field.required],
         "properties": {
@@ -150,35 +139,7 @@ def _docs(kind: type[Section]) -> dict[str, Json]:
     names = {field.name for field in msgspec.structs.fields(kind)}
     of_namespace = {field.name for field in msgspec.structs.fields(NamespaceConfig)}
     more = [NamespaceConfig] if of_namespace <= names else []
-    found: dict[str, Json] = {}
-    for owner in (*reversed(kind.__mro__), *more):
-        text = inspect.cleandoc(owner.__dict__.get("__doc__") or "")
-        _, _, attributes = text.partition("\nAttributes:\n")
-        for name, words in _ATTRIBUTE.findall(attributes):
-            found[name] = _doc(" ".join(words.split()))
-    return found
-
-
-def _doc(words: str) -> Json:
-    """Return description and examples from the text after the name of a key."""
-    match = _EXAMPLES.search(words)
-    if match is None:
-        return {"description": _sentence(words)}
-    texts = re.findall("``(.+?)``", match[1])
-    return {
-        "description": _sentence(words[: match.start()]),
-        "examples": [json.loads(text) for text in texts],
-    }
-
-
-def _summary(kind: type[Section]) -> str:
-    """Return the first line of a docstring, without the name of the table."""
-    line = inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
-    return _sentence(re.sub(r"^``\[[^`]*``: ", "", line).replace("``", ""))
-
-
-def _sentence(words: str) -> str:
-    return words[:1].upper() + words[1:].rstrip(".") + "."
+    return docs_of(*reversed(kind.__mro__), *more)
 
 
 def _described(schema: Json, doc: Json) -> Json:
@@ -230,105 +191,6 @@ def _field(kind: type[Section], field: msgspec.structs.FieldInfo) -> Json:
 
 def _hook(kind: type) -> Json:
     return {**_SCHEMAS[kind], "written": _WRITTEN[kind]}
-
-
-# -- The JSON Schema of events ---------------------------------------------------------
-#
-# It is written by hand: the data comes from Azure and from senders of approvals, so no
-# type in the code describes all of it. Tests compare the schema with real events.
-# Fields of IMDS are passed on unchanged: they are described, but their types are not
-# promised.
-
-
-# Of the examples; all others are INFO.
-_SEVERITIES = {"scheduledevent": (17, "ERROR"), "hub": (13, "WARN")}
-
-
-def event() -> Json:
-    """Return the schema of every CloudEvent of a bridge or a hub, structured.
-
-    ``type`` decides what ``data`` is: the schema has one named branch for each kind.
-    """
-    kinds = {**KINDS, "hub": ("HubEvent", HUB_STEPS, HUB)}
-    events = {
-        title: _cloud_event(title, kind, steps, data)
-        for kind, (title, steps, data) in kinds.items()
-    }
-    data = {data["title"]: data for _, _, data in kinds.values()}
-    return {
-        "$schema": DRAFT,
-        "$id": "urn:sebridge:schema:event:v1",
-        "title": "Event",
-        "description": "An event of scheduled-events-bridge: a structured CloudEvent.",
-        "oneOf": [ref(title) for title in events],
-        "definitions": {**events, **data, **DEFINITIONS, **HUB_DEFINITIONS},
-    }
-
-
-def _cloud_event(title: str, kind: str, steps: list[str], data: Json) -> Json:
-    of_schema = f"urn:sebridge:schema:{kind}:v1"
-    names = "|".join(steps).replace(".", r"\.")
-    pattern = f"^{PREFIX}\\.{kind}\\.({names})\\.v1$"
-    outcome = _example(data).get("outcome", steps[0])  # of the example of data
-    types = [f"sebridge.{kind}.{step}.v1" for step in steps]
-    types.sort(key=lambda name: f".{outcome}." not in name)
-    number, severity = _SEVERITIES.get(kind, (9, "INFO"))
-    attributes = {
-        "specversion": field({"const": "1.0"}, "The version of CloudEvents.", "1.0"),
-        "id": field(
-            {"type": "string", "pattern": "^[0-9a-f]{32}$"},
-            "The same for the same change, from every VM and on every delivery.",
-            "c39a9ee2f07140d6a282ec6b9334cba6",
-        ),
-        "source": field(
-            {"type": "string", "minLength": 1, "format": "uri-reference"},
-            "The origin: the same for all VMs of a resource group.",
-            f"{GROUP}/providers/microsoft.compute",
-        ),
-        "type": field(
-            {"type": "string", "pattern": pattern},
-            "What happened, after events.type_prefix. It decides what data is.",
-            *types,
-        ),
-        "subject": field(
-            {"type": "string", "minLength": 1},
-            "The EventId; the vmId if the event is about the bridge; or none.",
-            EVENT_ID,
-        ),
-        "time": field(TIME, "When this bridge observed it.", AT),
-        "datacontenttype": field(
-            {"const": "application/json"}, "The format of data.", "application/json"
-        ),
-        "dataschema": field(
-            {"const": of_schema}, "The name of data's schema.", of_schema
-        ),
-        "eventtype": field(TEXT, "The EventType, for filters.", "Reboot"),
-        "eventsource": field(TEXT, "The EventSource, for filters.", "User"),
-        "eventstatus": field(TEXT, "The EventStatus, for filters.", "Scheduled"),
-        "correlationid": field(TEXT, "The EventId.", EVENT_ID),
-        "severitytext": field(
-            {"enum": ["INFO", "WARN", "ERROR"]}, "The severity.", severity
-        ),
-        "severitynumber": field(
-            {"enum": [9, 13, 17]}, "The severity as a number of OpenTelemetry.", number
-        ),
-        "traceparent": field(
-            {"type": "string", "pattern": "^00-[0-9a-f]{32}-[0-9a-f]{16}-01$"},
-            "W3C Trace Context: one trace for each EventId, one span for each event.",
-            "00-602d9444d2cd49c786248643e7171297-c39a9ee2f07140d6-01",
-        ),
-        "dssematerial": field(TEXT, "The signature, by DSSE.", "eyJwYXlsb2FkIjoi"),
-        "sebridgetest": field({"const": "true"}, "This is a test event.", "true"),
-        "data": field(ref(data["title"]), "The details.", _example(data)),
-    }
-    seen = ("eventtype", "eventsource", "eventstatus", "correlationid")
-    optional = ("subject", *seen, "traceparent", "dssematerial", "sebridgetest")
-    return record(title, attributes, optional)
-
-
-def _example(data: Json) -> Json:
-    """Return the first example of each required property of data."""
-    return {name: data["properties"][name]["examples"][0] for name in data["required"]}
 
 
 # -- The JSON Schema of an approval message --------------------------------------------
@@ -399,28 +261,13 @@ _CLOUD_EVENT = record(
 )
 
 
-_OUTCOME = KINDS["startrequest"][2]
-_REPLY = record(
-    "ApprovalReply",
-    {
-        "messageId": field(
-            TEXT_OR_NULL, "The MessageId of the approval, as CorrelationId.", "m-1"
-        ),
-        "outcomes": field(
-            {"type": "array", "minItems": 1, "items": ref(_OUTCOME["title"])},
-            "For each EventId, in the order of the approval: the data of its outcome.",
-            [_example(_OUTCOME)],
-        ),
-    },
-    description="The body of a reply to an approval. It is not a CloudEvent.",
-)
-
-
 def approval() -> Json:
     """Return the schema of an approval message's body: plain or as a CloudEvent.
 
     The definition ``ApprovalReply`` is the body of the reply to it.
     """
+    made = objects()
+    outcome = made["StartRequestData"]
     definitions = [
         record(
             "ApprovalBody",
@@ -431,8 +278,9 @@ def approval() -> Json:
         _CLOUD_EVENT,
         record("ApprovalData", {**_BODY, **_CLAIMS}, _CLAIMS),
         _START_REQUEST,
-        _REPLY,
-        _OUTCOME,
+        _reply(outcome),
+        outcome,
+        *(made[name] for name in ("Reporter", "ImdsEvent", "ApprovalRequest")),
     ]
     return {
         "$schema": DRAFT,
@@ -445,5 +293,24 @@ def approval() -> Json:
             "is #/definitions/ApprovalReply."
         ),
         "anyOf": [ref("ApprovalBody"), ref("ApprovalEvent")],
-        "definitions": {found["title"]: found for found in definitions} | DEFINITIONS,
+        "definitions": {found["title"]: found for found in definitions},
     }
+
+
+def _reply(outcome: Json) -> Json:
+    outcomes = {"type": "array", "minItems": 1, "items": ref(outcome["title"])}
+    return record(
+        "ApprovalReply",
+        {
+            "messageId": field(
+                TEXT_OR_NULL, "The MessageId of the approval, as CorrelationId.", "m-1"
+            ),
+            "outcomes": field(
+                outcomes,
+                "For each EventId, in the order of the approval: the data of its "
+                "outcome.",
+                [example_of(outcome)],
+            ),
+        },
+        description="The body of a reply to an approval. It is not a CloudEvent.",
+    )

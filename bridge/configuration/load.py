@@ -57,17 +57,17 @@ def load(
         ConfigError: holds every fault with its place.
     """
     reader, root = _opened(path, environ)
-    if "hub" in root:
-        text = f"{path}: is the file of a hub, because it has [hub]: "
-        raise ConfigError([f"{text}`sebridge hub -c {path}` runs it"])
     if not allow_empty:
         _refuse_empty(root, reader)
     return _config(root, reader)
 
 
 def _opened(path: Path, environ: Mapping[str, str]) -> tuple[Reader, dict[str, object]]:
-    """Read the tables of a file, overridden by environment variables."""
+    """Read the tables of a file of a forwarder, overridden by environment variables."""
     file = TomlFile.read(path)
+    if "hub" in file.tables:
+        runs = f"`sebridge hub -c {path}` runs it; `status --hub URL` asks it"
+        raise ConfigError([f"{path}: is the file of a hub, for it has [hub]: {runs}"])
     reader = Reader(str(path), environ, file.line_of)
     return reader, overridden(file.tables, Config, SINK_TYPES, reader)
 
@@ -87,7 +87,7 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> tuple[Settings, lis
     """Read the settings for a command that only shows what a forwarder has done.
 
     Sinks and approvals are not read, because they may need secrets, which a person at
-    a shell cannot read.
+    a shell cannot read. A token of [http] that is missing is replaced.
 
     Returns:
         The settings, and the names of the sinks.
@@ -96,10 +96,12 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> tuple[Settings, lis
         ConfigError: holds every fault with its place.
     """
     reader, root = _opened(path, environ)
-    names = [table["name"] for table in sinks_by_name(root.get("sinks")).values()]
-    settings = _settings(root, reader)
+    stand_ins = StandIns(dict(environ))
+    root["http"] = stand_ins.replaced(root.get("http", {}), "http")
+    reader.environ = stand_ins.environ
+    settings, tables = _settings(root, reader), sinks_by_name(root.get("sinks"))
     reader.finish()
-    return settings, [str(name) for name in names]
+    return settings, [str(table["name"]) for table in tables.values()]
 
 
 def load_state(path: Path, environ: Mapping[str, str]) -> StateConfig:
@@ -130,8 +132,8 @@ def load_routes(
     """
     reader, root = _opened(path, environ)
     found = dict(_routes(root.get("sinks", []), reader))
-    kept = root.keys() & {"events", "identity", "state"}
-    settings = _settings({key: root[key] for key in kept}, reader)
+    kept = {key: root[key] for key in root.keys() & {"events", "identity", "state"}}
+    settings = _settings(kept, reader)
     reader.finish()
     return settings, found
 
@@ -231,11 +233,9 @@ def _config(
     tables = root.pop("sinks", [])
     sinks = read_sinks(tables, reader)
     approvals = root.pop("approvals", None)
-    approvals_config = (
-        None
-        if approvals is None
-        else reader.section(ApprovalsConfig, approvals, "approvals")
-    )
+    approvals_config: ApprovalsConfig | None = None
+    if approvals is not None:
+        approvals_config = reader.section(ApprovalsConfig, approvals, "approvals")
     settings = _settings(root, reader)
     values = {name: getattr(settings, name) for name in keys_of(Settings)}
     config = Config(**values, sinks=sinks, approvals=approvals_config)

@@ -1,5 +1,8 @@
 """Building blocks for the JSON Schemas of events and approvals."""
 
+import inspect
+import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,19 +14,13 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 PREFIX = "[a-zA-Z0-9][a-zA-Z0-9.-]*"  # of types: events.type_prefix
 TEXT = {"type": "string"}
 TEXT_OR_NULL = {"type": ["string", "null"]}
-WHOLE = {"type": "integer", "format": "int64"}
-WHOLE_OR_NULL = {"type": ["integer", "null"], "format": "int64"}
-YES_NO_OR_NULL = {"type": ["boolean", "null"]}
 TIME = {"type": "string", "format": "date-time"}
 TIME_OR_NULL = {"type": ["string", "null"], "format": "date-time"}
-TEXTS = {"type": "array", "items": TEXT}
 
 # Values for the examples.
 EVENT_ID = "602d9444-d2cd-49c7-8624-8643e7171297"
-VM_ID = "13f56399-bd52-4150-9748-7190aae1ff21"
 GROUP = "/subscriptions/00001111-aaaa-2222-bbbb-3333cccc4444/resourcegroups/web"
 AT = "2026-03-02T12:00:00Z"
-NOT_BEFORE = "2026-03-02T12:15:00Z"  # that of IMDS_EVENT
 IMDS_EVENT = {
     "EventId": EVENT_ID,
     "EventType": "Reboot",
@@ -66,35 +63,6 @@ def _type_of_values(schema: Json) -> Json:
     return {"type": names[0] if len(names) == 1 else names} if names else {}
 
 
-LINK = field(
-    {"type": "string", "format": "uri"},
-    "The page about the event: events.link, or the page of the hub.",
-    f"https://maintenance.contoso.com/events/{EVENT_ID}",
-)
-
-TRUNCATED = field(
-    TEXTS,
-    "Fields that were left out to stay within 60 KiB.",
-    ["previous"],
-    ["Resources"],
-)
-
-
-SIGNING = field(
-    {"type": "object"},
-    "With events.sign: the number of the last signed event before this one (null: none "
-    "since the start), and in the start and one heartbeat a day the public keys (JWK).",
-    {"n": 41, "keys": []},
-)
-
-
-CHAIN = field(
-    {"type": "object"},
-    "Its place among the signed events of a key; n is null if it is not on the disk.",
-    {"key": "oKIywvGUpTVTyxMQ3bwIIeQUudfr_CkLMjCE19ECD-U", "run": "0a1b", "n": 7},
-)
-
-
 def record(
     title: str,
     properties: Mapping[str, object],
@@ -120,3 +88,43 @@ def ref(name: str) -> Json:
 def or_null(name: str) -> Json:
     """Return a reference to a definition that may be null instead."""
     return {"anyOf": [ref(name), {"type": "null"}]}
+
+
+# -- What docstrings say ---------------------------------------------------------------
+
+
+_ATTRIBUTE = re.compile(r"^    (\w+): (.+(?:\n     .+)*)", re.MULTILINE)
+_EXAMPLES = re.compile(r"\s*Example: ((?:``.+?``(?:, )?)+)\.$")
+
+
+def docs_of(*kinds: type) -> dict[str, Json]:
+    """Return description and examples of each attribute, by the docstrings of types."""
+    found: dict[str, Json] = {}
+    for kind in kinds:
+        text = inspect.cleandoc(kind.__dict__.get("__doc__") or "")
+        _, _, attributes = text.partition("\nAttributes:\n")
+        for name, words in _ATTRIBUTE.findall(attributes):
+            found[name] = _doc(" ".join(words.split()))
+    return found
+
+
+def _doc(words: str) -> Json:
+    """Return description and examples from the text after the name of a key."""
+    match = _EXAMPLES.search(words)
+    if match is None:
+        return {"description": _sentence(words)}
+    texts = re.findall("``(.+?)``", match[1])
+    return {
+        "description": _sentence(words[: match.start()]),
+        "examples": [json.loads(text) for text in texts],
+    }
+
+
+def summary_of(kind: type) -> str:
+    """Return the first line of a docstring, without the name of the table."""
+    line = inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
+    return _sentence(re.sub(r"^``\[[^`]*``: ", "", line).replace("``", ""))
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:].rstrip(".") + "."

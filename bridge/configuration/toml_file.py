@@ -11,13 +11,19 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.values import text_of
 
 Keys = tuple[str | int, ...]
+
+
+@cache
+def _of_pipe(path: Path) -> bytes:
+    """Return what a pipe held: it can be read once, and a command may read it twice."""
+    return path.read_bytes()
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class TomlFile:
             ConfigError: the file cannot be read, or is not valid TOML.
         """
         try:
-            text = text_of(path.read_bytes())
+            text = text_of(_of_pipe(path) if path.is_fifo() else path.read_bytes())
         except OSError as error:
             raise ConfigError([f"{path}: cannot be read: {error.strerror}"]) from error
         except ValueError as error:

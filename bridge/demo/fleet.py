@@ -25,9 +25,9 @@ from bridge.demo.actors import end, secret_file
 from bridge.demo.hub_page import PATIENCE, FleetError, HubPage
 from bridge.demo.timeline import Line, Timeline, undone_by_signal
 from bridge.demo.week import AZURE, RESOURCE, WEEK, past_messages
-from bridge.simulator.azure.arm import Arm
-from bridge.simulator.azure.event_grid import EventGrid, Place
+from bridge.simulator.arm import Arm
 from bridge.simulator.errors import SimulatorError
+from bridge.simulator.event_grid import EventGrid, Place
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.imds.state import ImdsSettings

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from bridge.simulator.azure.event_grid import Place, health, message
+from bridge.simulator.event_grid import Place, health, message
 
 AZURE, _TOPIC = "azure-events", "scheduled-events"
 # The same ids as in the messages of the simulated Event Grid.

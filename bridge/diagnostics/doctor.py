@@ -74,6 +74,8 @@ _PROHIBITED = {errno.EACCES, errno.EPERM}
 _IS_NO = " answered "  # of a service that was reached; others name the cure themselves
 _NO_LONGER_VALID = "is its secret expired, or without the right to do this? Replace it"
 _UNREACHABLE = "check name resolution, routes and firewalls of this VM"
+_NOT_TOLD = " is not known here"  # of a placeholder
+_IDENTITY = "instance metadata of IMDS tells it; without it, set it in [identity]"
 _NO_SUCH_NAME = "does not exist (ServiceBusConnectionError"
 _NAME = (
     "compare it with the host name of the namespace in the portal; a private endpoint "
@@ -166,6 +168,8 @@ def _advice(error: Exception, if_unreachable: str) -> str:
     """Return advice that the error itself does not give; "" = none."""
     if isinstance(error, MetadataError):
         return _imds_advice(error)
+    if _NOT_TOLD in str(error):
+        return _IDENTITY
     if _NO_SUCH_NAME in str(error):
         return _NAME
     if certificate_fault(error) is not None:

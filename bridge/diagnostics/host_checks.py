@@ -29,8 +29,9 @@ from bridge.net.addresses import ListenAddress
 from bridge.net.listening import listening_fault
 from bridge.net.local_socket import obstacle
 from bridge.outbox.statefile import StateConfig, locked
-from bridge.outbox.storage.file import NOT_OURS, connect, content_error
+from bridge.outbox.storage.file import NOT_OURS, connect
 from bridge.outbox.storage.lock import StateLock, holder_of
+from bridge.outbox.storage.schema import content_error
 from bridge.signing.approval import Approvers
 
 _LEAST_FREE = 16 * 10**6
@@ -101,10 +102,11 @@ def examine(
         host: describes this machine.
         missing: why the running forwarder is not ready; None = none answers.
     """
+    holder = holder_of(Path(config.state.path)) if missing is None else None
     return [
         *(Finding("fault", f"forwarder: not ready: {one}") for one in missing or ()),
-        *state(config.state, host, is_running=missing is not None),
-        *ports(config.http, missing),
+        *state(config.state, host, holder),
+        *ports(config.http, missing, holder),
         *secrets(config),
         *approvers(config),
         *proxy(environ),
@@ -116,14 +118,20 @@ def examine(
 
 
 def state(
-    config: StateConfig, host: Host = HERE, *, is_running: bool
+    config: StateConfig, host: Host = HERE, holder: int | None = None
 ) -> Iterator[Finding]:
-    """Check the place of the state file, and who uses it."""
+    """Check the place of the state file.
+
+    Args:
+        config: ``[state]``.
+        host: describes this machine.
+        holder: the process of a forwarder that has its lock, but does not answer.
+    """
     path = Path(config.path)
     there = _existing(path.parent)
     yield _writable(path, there, host)
-    if not is_running and (pid := holder_of(path)) is not None:
-        text = f"state: a forwarder uses {path} (process {pid}), but does not answer"
+    if holder is not None:
+        text = f"state: a forwarder uses {path} (process {holder}), but does not answer"
         yield Finding("fault", text, "it starts, is stopped, or hangs: see its log")
     yield from _disk(path, there, host)
     free = host.free(there)
@@ -306,20 +314,25 @@ def _plain(escaped: str) -> str:
 # -- the rest --------------------------------------------------------------------------
 
 
-def ports(config: HttpConfig, missing: Sequence[str] | None) -> Iterator[Finding]:
+def ports(
+    config: HttpConfig, missing: Sequence[str] | None, holder: int | None = None
+) -> Iterator[Finding]:
     """Check whether the health port is free, or who holds it, for each address.
 
     Args:
         config: ``[http]``.
         missing: as of ``examine``.
+        holder: as of ``state``.
     """
     if not config.listen:
         yield Finding("ok", "http: off (http.listen is empty)")
     for at in config.addresses:
-        yield _port(at, missing)
+        yield _port(at, missing, holder)
 
 
-def _port(at: ListenAddress, missing: Sequence[str] | None) -> Finding:
+def _port(
+    at: ListenAddress, missing: Sequence[str] | None, holder: int | None
+) -> Finding:
     cause = listening_fault(at)
     if missing is not None and cause is None:
         advice = "restart it: it runs with another http.listen"
@@ -330,12 +343,14 @@ def _port(at: ListenAddress, missing: Sequence[str] | None) -> Finding:
         return Finding("ok", f"http: {at.text} is held by the running bridge")
     if cause is None:
         return Finding("ok", f"http: {at.text} is free")
-    return Finding(
-        "fault",
-        f"http: {at.text} cannot be listened on: {cause}",
-        "use another one in http.listen, or stop the program that holds it (a bridge "
-        "that runs with another http.token does not answer here)",
+    text = f"http: {at.text} cannot be listened on: {cause}"
+    if holder is not None:
+        return Finding("fault", text, f"process {holder} may hold it, see state above")
+    advice = (
+        "use another one in http.listen, or stop the program that holds it (it may be "
+        "a bridge with another state file or another http.token)"
     )
+    return Finding("fault", text, advice)
 
 
 def secrets(config: Config) -> Iterator[Finding]:

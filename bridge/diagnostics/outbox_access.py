@@ -34,6 +34,7 @@ from bridge.outbox.admin import NOT_NOW, NOT_OPEN, Ask, Here, Ledger, type_of_an
 from bridge.outbox.questions import Question
 from bridge.outbox.statefile import is_there, locked
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.file import File
 from bridge.outbox.store import Outbox
 
 T = TypeVar("T")
@@ -128,7 +129,7 @@ def forwarder_of(path: Path) -> Forwarder | None:
 
 def _not_allowed(path: Path) -> OutboxError:
     who = "as an administrator" if sys.platform == "win32" else "as root"
-    text = f"this user may not ask the forwarder of the state file {path}"
+    text = f"this user may not read the state file {path}, nor ask its forwarder"
     return OutboxError(f"{text}: run this as the user of the service, or {who}")
 
 
@@ -169,7 +170,7 @@ async def outbox_of(
         if (odd := await asyncio.to_thread(passed_over, path)) is not None:
             text = f"the state file {path} is not whole: {odd}; see 'check --connect'"
             raise OutboxCorruptError(text)
-        database = await stack.enter_async_context(Database.open(path))
+        database = await stack.enter_async_context(Database.open(File(path)))
         router = Router(routes={}, scope="all", identity=Identity())
         if loads or changes:
             yield await Outbox.of(database, router)

@@ -1,8 +1,10 @@
 """Get the status from the running forwarder or its state file; ask the probe."""
 
 import asyncio
+import os
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,17 +15,16 @@ from msgspec import Struct
 from bridge.app.identify import remembered
 from bridge.configuration.config import Settings
 from bridge.diagnostics.finding import Finding
-from bridge.diagnostics.outbox_access import forwarder_of, outbox_of
+from bridge.diagnostics.outbox_access import demand_file, forwarder_of, outbox_of
 from bridge.events.identity import Identity
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import OutboxError, OutboxLockedError
-from bridge.health.report import StatusReport, report, sink_of, stored
+from bridge.health.report import StatusReport, place_of, report, sink_of, stored
 from bridge.net.addresses import ListenAddress
 from bridge.net.listening import listening_fault
 from bridge.net.local_socket import obstacle
 from bridge.outbox.records import CHECKPOINT
-from bridge.outbox.statefile import is_there
 from bridge.traffic.config import TrafficConfig
 
 T = TypeVar("T")
@@ -65,49 +66,76 @@ async def status(
         OutboxError: no forwarder answers, and no state file can be read.
     """
     until, never = clock.monotonic() + patience, asyncio.Event()
-    while (answer := await running(config)) is None:
+    while (heard := await running(config)).report is None:
         try:
-            return Status(await _stored(config, sinks, clock), is_live=False)
+            return Status(await _stored(config, sinks, clock, heard), is_live=False)
         except OutboxLockedError as error:
             if clock.monotonic() >= until:
                 why = obstacle(Path(config.state.path)) or "is it starting, or stopped?"
                 text = f"{error}, but it does not answer: {why}"
                 raise OutboxError(text) from error
         await clock.wait(never, _PAUSE)
-    return Status(answer, is_live=True)
+    return Status(heard.report, is_live=True)
 
 
-async def running(config: Settings) -> StatusReport | None:
-    """Ask the forwarder of this configuration for its status; None if none answers.
+class Heard(Struct, frozen=True):
+    """What has answered when the forwarder of a configuration was asked.
 
-    Whoever may not use the socket beside the state file asks at the health port.
+    Attributes:
+        report: its status; None = it has not answered.
+        others: where another forwarder has answered, and which.
     """
+
+    report: StatusReport | None = None
+    others: Sequence[str] = ()
+
+    @property
+    def silence(self) -> str:
+        """That it does not answer, and who does."""
+        return "; ".join(["no forwarder answers", *self.others])
+
+
+async def running(config: Settings) -> Heard:
+    """Ask the forwarder of this configuration for its status.
+
+    Whoever may not use the socket beside the state file asks at the health port, where
+    a forwarder with another state file may answer.
+    """
+    path, others = Path(config.state.path), list[str]()
     with suppress(OutboxError):
-        if (forwarder := forwarder_of(Path(config.state.path))) is not None:
-            return await forwarder.status()
+        if (forwarder := forwarder_of(path)) is not None:
+            return Heard(await forwarder.status())
     if not config.http.listen:
-        return None
+        return Heard()
     token = config.http.token
     headers = {"Authorization": f"Bearer {token.reveal()}"} if token else {}
     for at in config.http.addresses:
         url = f"{_url(at)}/status"
-        answer = await _asked(url, headers, {200}, StatusReport)
+        code, answer = await _asked(url, headers, {200}, StatusReport)
+        if answer is not None and _is_same(answer.state_path, path):
+            return Heard(answer)
         if answer is not None:
-            return answer
-    return None
+            whose = answer.state_path or "that it does not name"
+            who = f"a forwarder with another state file: {whose}"
+            others.append(f"at {at.text} answers {who}")
+        elif code == HTTPStatus.UNAUTHORIZED:
+            others.append(f"at {at.text} answers a program that refuses http.token")
+    return Heard(others=others)
 
 
-def _existing(path: Path) -> Path:
-    if not is_there(path):
-        raise OutboxError(
-            f"no forwarder answers, and there is no state file {path}: "
-            "has a forwarder ever run with this configuration?"
-        )
-    return path
+def _is_same(told: str, path: Path) -> bool:
+    """Whether two paths name one file, as far as this user may see."""
+    return place_of(path) == told or os.path.realpath(path) == os.path.realpath(told)
 
 
-async def _stored(config: Settings, sinks: Sequence[str], clock: Clock) -> StatusReport:
-    path = _existing(Path(config.state.path))
+async def _stored(
+    config: Settings, sinks: Sequence[str], clock: Clock, heard: Heard
+) -> StatusReport:
+    path = Path(config.state.path)
+    try:
+        demand_file(path)
+    except OutboxError as error:
+        raise OutboxError(f"{heard.silence}, and {error}") from error
     async with AsyncExitStack() as stack:
         outbox = await stack.enter_async_context(outbox_of(path, loads=True))
         identity = await remembered(outbox.database) or Identity()
@@ -118,6 +146,7 @@ async def _stored(config: Settings, sinks: Sequence[str], clock: Clock) -> Statu
         found = await stored(outbox)
         shown = [sink_of(one, state, found.tallies.get(one), now) for one in sinks]
         status = report(identity.members, state, watch, sinks=shown, found=found)
+    status.state_path, status.notes = place_of(path), list(heard.others) or None
     if config.traffic is not None:
         status.traffic = await _traffic(config.traffic)
     return status
@@ -131,7 +160,7 @@ async def _traffic(config: TrafficConfig) -> dict[str, object]:
 async def probed(config: TrafficConfig) -> dict[str, object] | None:
     """Send the traffic probe as a balancer does; None if no bridge answers."""
     for at in config.addresses:
-        answer = await _asked(f"{_url(at)}/", {}, {200, 503}, dict[str, object])
+        _, answer = await _asked(f"{_url(at)}/", {}, {200, 503}, dict[str, object])
         if answer is not None and "traffic" in answer:
             return answer
     return None
@@ -139,8 +168,8 @@ async def probed(config: TrafficConfig) -> dict[str, object] | None:
 
 async def _asked(
     url: str, headers: Mapping[str, str], accepted: Container[int], kind: type[T]
-) -> T | None:
-    """Request a URL of a local bridge; return what it answers, or None.
+) -> tuple[int | None, T | None]:
+    """Request a URL of a local bridge; return the HTTP status and the answer, or None.
 
     Args:
         url: the URL.
@@ -148,16 +177,17 @@ async def _asked(
         accepted: the HTTP statuses that count as an answer.
         kind: the type of an answer; of another type is that of another program.
     """
-    timeout = aiohttp.ClientTimeout(total=_PATIENCE)
+    timeout, code = aiohttp.ClientTimeout(total=_PATIENCE), None
     try:
         async with (
             aiohttp.ClientSession(trust_env=False, timeout=timeout) as session,
             session.get(url, headers=headers, allow_redirects=False) as response,
         ):
+            code = response.status
             answer = msgspec.json.decode(await response.read(), type=kind)
-            return answer if response.status in accepted else None
+            return code, answer if code in accepted else None
     except _NO_ANSWER:
-        return None
+        return code, None
 
 
 def _url(at: ListenAddress) -> str:

@@ -3,13 +3,11 @@
 Source: config/hub.md.
 """
 
-from collections.abc import Mapping
-from datetime import datetime
-
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from bridge.events.build import OutgoingEvent
-from bridge.events.cloudevent import CloudEvent, clean, rfc3339, severity
+from bridge.events.cloudevent import SEVERITY, CloudEvent, clean
+from bridge.events.data import HubData, HubReporter
 from bridge.events.routing import Subject
 
 SILENT, BACK, UNREPORTED = "bridge-silent", "bridge-back", "unreported"
@@ -25,19 +23,16 @@ class Alarm(Struct, frozen=True, kw_only=True):
             ``clock-wrong``, ``key-unknown``, ``report`` or ``approval.WORD``.
         id: a hash of the cause.
         severity: INFO, WARN or ERROR.
-        headline: one line that is enough to understand the alarm.
-        reason: why, or what to do; "" = nothing to add.
         subject: the subject of the CloudEvent.
-        more: further members of ``data``.
+        data: what it says. Its headline is enough to understand the alarm; its reason
+            says why, or what to do.
     """
 
     what: str
     id: str
     severity: str
-    headline: str
-    reason: str = ""
     subject: str | None = None
-    more: Mapping[str, object]
+    data: HubData
 
 
 class HubContext(Struct, frozen=True, kw_only=True):
@@ -55,26 +50,23 @@ class HubContext(Struct, frozen=True, kw_only=True):
     name: str
     version: str
 
+    @property
+    def reporter(self) -> HubReporter:
+        """The ``reporter`` member of ``data``."""
+        return HubReporter(vm_name=self.name, version=self.version)
 
-def from_alarm(
-    context: HubContext, alarm: Alarm, observed_at: datetime
-) -> OutgoingEvent:
+
+def from_alarm(context: HubContext, alarm: Alarm) -> OutgoingEvent:
     """Make the event about an alarm."""
     event = CloudEvent(
         id=alarm.id,
         source=context.source,
         type=f"{context.prefix}.hub.{alarm.what}.v1",
         subject=clean(alarm.subject) if alarm.subject else None,
-        time=rfc3339(observed_at),
+        time=alarm.data.observed_at,
         dataschema="urn:sebridge:schema:hub:v1",
-        extensions=severity(alarm.severity),
-        data={
-            "observedAt": rfc3339(observed_at),
-            "headline": alarm.headline,
-            "reason": alarm.reason or None,
-            "reporter": {"vmName": context.name, "version": context.version},
-            **alarm.more,
-        },
+        extensions=SEVERITY[alarm.severity],
+        data=to_builtins(alarm.data),
     )
     return OutgoingEvent(
         event=event, cause=alarm.id, subject=Subject(is_lifecycle=True)

@@ -11,16 +11,22 @@ from functools import cached_property
 from math import floor
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, to_builtins
 
 from bridge.events.cloudevent import (
+    SEVERITY,
     CloudEvent,
     clean,
     fitted,
     hash32,
     link_to,
     rfc3339,
-    severity,
+)
+from bridge.events.data import (
+    BridgeData,
+    DocumentData,
+    ScheduledEventData,
+    StartRequestData,
 )
 from bridge.events.document import Document, ScheduledEvent
 from bridge.events.identity import Identity
@@ -73,7 +79,7 @@ class EventContext(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def reporter(self) -> Mapping[str, str | None]:
-        """The ``reporter`` member of ``data``: computed once."""
+        """The ``reporter`` member of ``data``: computed once, see ``Reporter``."""
         return {**self.identity.members, "version": self.version}
 
 
@@ -93,23 +99,6 @@ def cause_of_document(event_context: EventContext, document: Document) -> list[o
     """Return the values whose hash is the id of a ``document.changed`` event."""
     kind = f"{event_context.prefix}.document.changed.v1"
     return [event_context.identity.vm_id, kind, document.raw]
-
-
-def paused_for(seconds: float) -> dict[str, object]:
-    """Return the member ``pausedSeconds`` of ``data``; {} = the VM did not pause."""
-    return {"pausedSeconds": round(seconds)} if seconds else {}
-
-
-def ids_of(cause: list[object], repeats: int) -> tuple[str, str]:
-    """Return the event's id, and the hash of its cause, by which events are counted.
-
-    Args:
-        cause: the values that both are made of.
-        repeats: how often an event of the same cause was published before; 0 = never:
-            then both are the same.
-    """
-    plain = hash32(cause)
-    return (hash32([*cause, repeats]) if repeats else plain), plain
 
 
 def from_transition(  # noqa: PLR0913 - what one event tells of
@@ -132,27 +121,27 @@ def from_transition(  # noqa: PLR0913 - what one event tells of
         paused: how long this VM stood still before, in seconds; 0 = it did not.
     """
     event, is_gone = transition.event, transition.is_gone
-    values, not_before = cause_of(transition), event.not_before
-    (own_id, cause), at = ids_of(values, repeats), rfc3339(observed_at)
-    notice = not_before and floor((not_before - observed_at).total_seconds())
-    data: dict[str, object] = {
-        "transition": transition.kind.value,
-        "event": event.raw,
-        "previous": transition.previous.raw if transition.previous else None,
-        "changes": list(transition.changes),
-        "announced": transition.announced,
-        "documentIncarnation": incarnation,
-        "observedAt": at,
-        "notBefore": rfc3339(not_before) if not_before else None,
-        "noticeSeconds": notice,
-        "affectsThisVm": event_context.identity.is_named_in(event.resources),
-        "unobservedSeconds": transition.unobserved,
-        **paused_for(paused),
-        "reporter": event_context.reporter,
-        **link_to(event_context.link, event.event_id),
-    }
-    if transition.kind is TransitionKind.ENDED:
-        data["outcome"] = "unknown"
+    cause, not_before = cause_of(transition), event.not_before
+    own_id, at = hash32([*cause, repeats] if repeats else cause), rfc3339(observed_at)
+    data = ScheduledEventData(
+        transition=transition.kind.value,
+        event=event.raw,
+        previous=transition.previous.raw if transition.previous else None,
+        changes=list(transition.changes),
+        announced=transition.announced,
+        document_incarnation=incarnation,
+        observed_at=at,
+        not_before=rfc3339(not_before) if not_before else None,
+        notice_seconds=floor((not_before - observed_at).total_seconds())
+        if not_before
+        else None,
+        affects_this_vm=event_context.identity.is_named_in(event.resources),
+        unobserved_seconds=transition.unobserved,
+        paused_seconds=round(paused) if paused else UNSET,
+        reporter=event_context.reporter,
+        link=link_to(event_context.link, event.event_id),
+        outcome="unknown" if transition.kind is TransitionKind.ENDED else UNSET,
+    )
     cloud_event = CloudEvent(
         id=own_id,
         source=event_context.source,
@@ -160,12 +149,12 @@ def from_transition(  # noqa: PLR0913 - what one event tells of
         subject=clean(event.event_id),
         time=at,
         dataschema="urn:sebridge:schema:scheduledevent:v1",
-        extensions=attributes_of(event, own_id) | severity(_severity_of(transition)),
-        data=data,
+        extensions=attributes_of(event, own_id) | SEVERITY[_severity_of(transition)],
+        data=to_builtins(data),
     )
     return OutgoingEvent(
         event=fitted(cloud_event),
-        cause=cause,
+        cause=hash32(cause) if repeats else own_id,
         subject=Subject(
             transition=transition.kind.value,
             events=tuple(filter(None, (event, transition.previous))),
@@ -202,22 +191,6 @@ class Outcome(Struct, frozen=True, kw_only=True):
     request: Mapping[str, object]
     origin: tuple[str, str | None, int | None]
 
-    def data(
-        self, event_context: EventContext, observed_at: datetime
-    ) -> dict[str, object]:
-        """Return the ``data`` of the outcome's event; a reply contains it, too."""
-        return {
-            "outcome": self.outcome,
-            "eventId": self.event_id,
-            "event": self.event.raw if self.event else None,
-            "imdsStatus": self.imds_status,
-            "confirmed": self.confirmed,
-            "reason": self.reason,
-            "request": dict(self.request),
-            "observedAt": rfc3339(observed_at),
-            "reporter": event_context.reporter,
-        }
-
 
 def from_outcome(
     event_context: EventContext, outcome: Outcome, observed_at: datetime
@@ -241,11 +214,21 @@ def from_outcome(
         subject=clean(spelled) if spelled else None,
         time=rfc3339(observed_at),
         dataschema="urn:sebridge:schema:startrequest:v1",
-        extensions=seen | severity("INFO" if is_good else "WARN"),
-        data={
-            **outcome.data(event_context, observed_at),
-            **link_to(event_context.link, spelled),
-        },
+        extensions=seen | SEVERITY["INFO" if is_good else "WARN"],
+        data=to_builtins(
+            StartRequestData(
+                outcome=outcome.outcome,
+                event_id=outcome.event_id,
+                event=outcome.event.raw if outcome.event else None,
+                imds_status=outcome.imds_status,
+                confirmed=outcome.confirmed,
+                reason=outcome.reason,
+                request=outcome.request,
+                observed_at=rfc3339(observed_at),
+                reporter=event_context.reporter,
+                link=link_to(event_context.link, spelled),
+            )
+        ),
     )
     return OutgoingEvent(
         event=fitted(cloud_event),
@@ -256,24 +239,16 @@ def from_outcome(
 
 
 def from_bridge(
-    event_context: EventContext,
-    what: str,
-    *,
-    observed_at: datetime,
-    reason: str | None = None,
-    more: Mapping[str, object] | None = None,
+    event_context: EventContext, what: str, data: BridgeData
 ) -> OutgoingEvent:
     """Make an event about the bridge itself.
 
     Args:
         event_context: prefix, source and VM of the event.
         what: what happened, as in the type: ``started``, ``heartbeat``, ….
-        observed_at: when it happened; also part of the id.
-        reason: why, in words.
-        more: further members of ``data``.
+        data: what it says; the time is also part of the id.
     """
-    kind = f"{event_context.prefix}.bridge.{what}.v1"
-    at = rfc3339(observed_at)
+    kind, at = f"{event_context.prefix}.bridge.{what}.v1", data.observed_at
     own_id = hash32([event_context.identity.vm_id, kind, at])
     cloud_event = CloudEvent(
         id=own_id,
@@ -282,13 +257,8 @@ def from_bridge(
         subject=event_context.identity.vm_id,
         time=at,
         dataschema="urn:sebridge:schema:bridge:v1",
-        extensions=severity("ERROR" if what == "imds-unreachable" else "INFO"),
-        data={
-            "observedAt": at,
-            "reporter": event_context.reporter,
-            "reason": reason,
-            **(more or {}),
-        },
+        extensions=SEVERITY["ERROR" if what == "imds-unreachable" else "INFO"],
+        data=to_builtins(data),
     )
     return OutgoingEvent(
         event=fitted(cloud_event), cause=own_id, subject=Subject(is_lifecycle=True)
@@ -304,8 +274,8 @@ def from_document(
     repeats: int,
 ) -> OutgoingEvent:
     """Make the event about a new incarnation; it contains the whole document."""
-    own_id, cause = ids_of(cause_of_document(event_context, document), repeats)
-    at = rfc3339(observed_at)
+    cause, at = cause_of_document(event_context, document), rfc3339(observed_at)
+    own_id = hash32([*cause, repeats] if repeats else cause)
     cloud_event = CloudEvent(
         id=own_id,
         source=event_context.source,
@@ -313,18 +283,20 @@ def from_document(
         subject=event_context.identity.vm_id,
         time=at,
         dataschema="urn:sebridge:schema:document:v1",
-        extensions=severity("INFO"),
-        data={
-            "documentIncarnation": document.incarnation,
-            "previousIncarnation": previous_incarnation,
-            "document": document.raw,
-            "observedAt": at,
-            "reporter": event_context.reporter,
-        },
+        extensions=SEVERITY["INFO"],
+        data=to_builtins(
+            DocumentData(
+                document_incarnation=document.incarnation,
+                previous_incarnation=previous_incarnation,
+                document=document.raw,
+                observed_at=at,
+                reporter=event_context.reporter,
+            )
+        ),
     )
     return OutgoingEvent(
         event=fitted(cloud_event),
-        cause=cause,
+        cause=hash32(cause) if repeats else own_id,
         subject=Subject(is_lifecycle=True),
     )
 

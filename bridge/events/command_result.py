@@ -2,17 +2,18 @@
 
 from datetime import datetime
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from bridge.events.build import EventContext, OutgoingEvent, attributes_of
 from bridge.events.cloudevent import (
+    SEVERITY,
     CloudEvent,
     clean,
     fitted,
     hash32,
     rfc3339,
-    severity,
 )
+from bridge.events.data import CommandData
 from bridge.events.document import ScheduledEvent
 from bridge.events.routing import Subject
 
@@ -56,6 +57,12 @@ class CommandResult(Struct, frozen=True, kw_only=True):
             return None
         return ScheduledEvent(event_id=str(raw.get("EventId", "")), raw=raw)
 
+    @property
+    def transition(self) -> str | None:
+        """The step of the scheduled event; None for the start of the bridge."""
+        step = self.cause.data.get("transition")
+        return step if isinstance(step, str) else None
+
 
 def from_command(
     event_context: EventContext, result: CommandResult, observed_at: datetime
@@ -71,22 +78,24 @@ def from_command(
         time=rfc3339(observed_at),
         dataschema="urn:sebridge:schema:command:v1",
         extensions=(attributes_of(event, own_id) if event else {})
-        | severity(_SEVERITIES[result.outcome]),
-        data={
-            "sink": result.sink,
-            "action": result.action,
-            "event": event.raw if event else None,
-            "transition": result.cause.data.get("transition"),
-            "exitCode": result.exit_code,
-            "signal": result.signal,
-            "timedOut": result.timed_out,
-            "seconds": round(result.seconds, 3),
-            "attempts": result.attempts,
-            "output": result.output,
-            "reason": result.reason,
-            "observedAt": rfc3339(observed_at),
-            "reporter": event_context.reporter,
-        },
+        | SEVERITY[_SEVERITIES[result.outcome]],
+        data=to_builtins(
+            CommandData(
+                sink=result.sink,
+                action=result.action,
+                event=event.raw if event else None,
+                transition=result.transition,
+                exit_code=result.exit_code,
+                signal=result.signal,
+                timed_out=result.timed_out,
+                seconds=round(result.seconds, 3),
+                attempts=result.attempts,
+                output=result.output,
+                reason=result.reason,
+                observed_at=rfc3339(observed_at),
+                reporter=event_context.reporter,
+            )
+        ),
     )
     return OutgoingEvent(
         event=fitted(cloud_event),

@@ -156,7 +156,7 @@ def parse(body: bytes) -> Document:
             faults.append(f"Events[{index}] {event}")
         else:
             events[event.key] = event
-    raw = _shallow(root, elements)
+    raw = _shallow(root, elements) if is_deep(root) else root
     if b"\\ud" in body.lower():
         events = {key: _whole_event(event) for key, event in events.items()}
         raw = _whole_object(raw)
@@ -256,8 +256,6 @@ def _element(element: object) -> ScheduledEvent | str:
 
 def _shallow(root: dict[str, object], elements: list[object]) -> dict[str, object]:
     """Return the object without the values that are nested too deep for JSON tools."""
-    if not is_deep(root):
-        return root
     kept = {
         name: value
         for name, value in root.items()
@@ -339,6 +337,11 @@ def resources_of(event: Mapping[str, object]) -> tuple[str, ...]:
     if not isinstance(names, list):
         return ()
     return tuple(name for name in names if isinstance(name, str))
+
+
+def bare(resource: str) -> str:
+    """Return a resource name for comparisons: lower case, no leading underscore."""
+    return resource.removeprefix("_").casefold()
 
 
 def exact(value: object) -> str:

@@ -1,13 +1,14 @@
 """The identity of this VM: for ``source``, ``reporter``, and the scope "own". Pure."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Self
 from urllib.parse import quote
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from bridge.events.document import bare
 from bridge.foundation.sections import Section
 from bridge.foundation.values import PLACEHOLDERS
 
@@ -132,11 +133,11 @@ class Identity(Struct, frozen=True, kw_only=True):
             f"/resourcegroups/{_segment(group)}/providers/microsoft.compute"
         )
 
-    def is_named_in(self, resources: Iterable[str]) -> bool | None:
+    def is_named_in(self, resources: Collection[str]) -> bool | None:
         """Whether this VM is one of ``resources``; None if the VM's name is unknown."""
-        if self.vm_name is None:
+        if (me := self.vm_name) is None:
             return None
-        return bare(self.vm_name) in map(bare, resources)
+        return me in resources or bare(me) in map(bare, resources)
 
     def expand(self, text: str) -> str:
         """Fill in ``{vm_id}``, ``{vm_name}`` and ``{group}``.
@@ -152,11 +153,6 @@ class Identity(Struct, frozen=True, kw_only=True):
             return found
 
         return _PLACEHOLDER.sub(value, text)
-
-
-def bare(resource: str) -> str:
-    """Return a resource name for comparisons: lower case, no leading underscore."""
-    return resource.removeprefix("_").casefold()
 
 
 def _segment(name: str) -> str:

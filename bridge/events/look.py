@@ -75,3 +75,17 @@ class Requests(Protocol):
     def close(self) -> None:
         """End all but those whose POST is in flight: the process stops."""
         ...
+
+
+class Withheld(Struct, frozen=True, rename="camel"):
+    """An event to which an auto-approve rule applies, but which is held.
+
+    Attributes:
+        event_id: spelled as in the document.
+        rule: the label of the rule.
+        reason: why the event is not approved yet.
+    """
+
+    event_id: str
+    rule: str
+    reason: str

@@ -1,7 +1,6 @@
 """Whether an event has become worse than the one that was seen before. Pure."""
 
-from bridge.events.document import ScheduledEvent
-from bridge.events.identity import bare
+from bridge.events.document import ScheduledEvent, bare
 
 
 def is_material(seen: ScheduledEvent, event: ScheduledEvent) -> bool:

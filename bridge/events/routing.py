@@ -12,8 +12,8 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.events.document import ScheduledEvent
-from bridge.events.identity import Identity, bare
+from bridge.events.document import ScheduledEvent, bare
+from bridge.events.identity import Identity
 from bridge.foundation.sections import Section
 
 _MOST_NAMES = 10
@@ -136,10 +136,11 @@ class Route(Struct, frozen=True, kw_only=True):
             ("event_types", "EventType", when.event_types),
             ("event_sources", "EventSource", when.event_sources),
         ):
-            if not _among(value := event.raw.get(field), allowed):
+            value = event.raw.get(field)
+            if allowed is not None and not _among(value, allowed):
                 yield Obstacle(
                     key=f"when.{key}",
-                    wants=_either(allowed or ()),
+                    wants=_either(allowed),
                     has=f"{field} is {_shown(value)}",
                 )
         if when.resources is not None and not _any_glob(names, when.resources):
@@ -188,10 +189,17 @@ class Router(Struct, frozen=True, kw_only=True):
             subject: the values of the event.
             follows: whether the sink received an earlier event with the same EventId.
         """
-        route = self.routes[sink]
-        found = list(route.unwanted(self._start_as_update(route, subject)))
+        route, me = self.routes[sink], self.identity
+        kind = self._start_as_update(route, subject) if route.is_for_steps else subject
+        found = list(route.unwanted(kind))
         if not follows:
-            states = [tuple(self._unfit(route, event)) for event in subject.events]
+            states = [
+                (
+                    *route.unfit(event, me),
+                    *_out_of_scope("events.scope", self.scope, event.resources, me),
+                )
+                for event in subject.events
+            ]
             if all(states):  # also true for an event without a scheduled event
                 found += _merged(states)
         return tuple(found)
@@ -203,18 +211,13 @@ class Router(Struct, frozen=True, kw_only=True):
         the sink does not want starts.
         """
         wanted = route.when.transitions or ()
-        if not route.is_for_steps or subject.transition != "started":
+        if subject.transition != "started":
             return subject
         is_unfit = [any(route.unfit(one, self.identity)) for one in subject.events]
         no_longer_fits = is_unfit == [True, False]  # now, and before
         if "started" in wanted or not no_longer_fits:
             return subject
         return replace(subject, transition="updated")
-
-    def _unfit(self, route: Route, event: ScheduledEvent) -> Iterator[Obstacle]:
-        yield from route.unfit(event, self.identity)
-        names, me = event.resources, self.identity
-        yield from _out_of_scope("events.scope", self.scope, names, me)
 
 
 def _merged(states: Iterable[tuple[Obstacle, ...]]) -> Iterator[Obstacle]:
@@ -227,9 +230,7 @@ def _merged(states: Iterable[tuple[Obstacle, ...]]) -> Iterator[Obstacle]:
         seen.update(found)
 
 
-def _among(value: object, allowed: tuple[str, ...] | None) -> bool:
-    if allowed is None:
-        return True
+def _among(value: object, allowed: tuple[str, ...]) -> bool:
     return isinstance(value, str) and value.casefold() in {
         name.casefold() for name in allowed
     }

@@ -4,23 +4,39 @@ A made-up event is made by the same code as a real one (diff, then event).
 """
 
 import re
-from collections.abc import Mapping
-from datetime import datetime, timedelta
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from typing import Any
 
 import msgspec
 import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.events.build import EventContext, OutgoingEvent, from_transition
+from bridge.events.build import (
+    EventContext,
+    Outcome,
+    OutgoingEvent,
+    from_bridge,
+    from_document,
+    from_outcome,
+    from_transition,
+)
 from bridge.events.cloudevent import DEEPEST, CloudEvent, rfc3339
 from bridge.events.cloudevent_rules import as_time, faults
+from bridge.events.command_result import CommandResult, from_command
+from bridge.events.data import BridgeData
 from bridge.events.document import ScheduledEvent, is_deep, parse
 from bridge.events.identity import Identity
 from bridge.events.routing import Subject
-from bridge.events.transitions import diff
-from bridge.events.vocabulary import EventStatus
+from bridge.events.transitions import Transition, diff
+from bridge.events.vocabulary import (
+    COMMAND_OUTCOMES,
+    EventStatus,
+    OutcomeKind,
+    TransitionKind,
+)
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MalformedDocumentError
 
@@ -282,3 +298,137 @@ def _is_plain(time: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+# -- One event of each type, to test a template with -----------------------------------
+
+
+_AT = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
+_ME = Identity(
+    vm_name="web-0",
+    vm_id="13f56399-bd52-4150-9748-7190aae1ff21",
+    resource_id=(
+        "/subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/web"
+        "/providers/Microsoft.Compute/virtualMachines/web-0"
+    ),
+    location="westeurope",
+    vm_scale_set_name="",
+)
+_CONTEXT = EventContext(
+    prefix="sebridge",
+    source="/subscriptions/00000000-0000-0000-0000-000000000000/resourcegroups/web"
+    "/providers/microsoft.compute",
+    identity=_ME,
+    version="0",
+)
+_EVENT_ID = "00000000-0000-0000-0000-000000000000"
+_EVENT = {
+    "EventId": _EVENT_ID,
+    "EventStatus": "Scheduled",
+    "EventType": "Reboot",
+    "ResourceType": "VirtualMachine",
+    "Resources": ["web-0", "web-1"],
+    "NotBefore": "Mon, 02 Mar 2026 12:15:00 GMT",
+    "Description": 'Host "A" & its \\ <guests>',  # breaks a careless template
+    "EventSource": "Platform",
+    "DurationInSeconds": -1,
+}
+_REQUEST = {
+    "messageId": "m-1",
+    "enqueuedAt": "2026-03-02T12:00:00Z",
+    "approvedBy": None,
+    "reason": None,
+    "expiresAt": None,
+}
+
+
+def one_of_each(*, lifecycle: bool) -> Iterator[CloudEvent]:
+    """Yield an event of each type, and one with as few values as possible.
+
+    Args:
+        lifecycle: whether to include ``bridge.*`` and ``document.*``.
+    """
+    yield from map(_transition, TransitionKind)
+    for outcome in OutcomeKind:
+        yield _outcome(outcome.value)
+    yield from map(_command, COMMAND_OUTCOMES)
+    if lifecycle:
+        for what in ("started", "stopped", "imds-recovered"):
+            yield _life(what)
+        yield _life("imds-unreachable", reason="no answer")
+        yield _life("heartbeat", pending=0, dead=0, free_disk_bytes=10**9)
+        for what, event_id in (("traffic-out", "x"), ("traffic-in", None)):
+            yield _life(what, event_id=event_id, since=rfc3339(_AT))
+        yield from_document(
+            _CONTEXT,
+            parse(orjson.dumps({"DocumentIncarnation": 2, "Events": [_EVENT]})),
+            previous_incarnation=None,
+            observed_at=_AT,
+            repeats=0,
+        ).event
+
+
+def _seen(changes: Mapping[str, object] | None = None) -> ScheduledEvent:
+    return ScheduledEvent(event_id=_EVENT_ID, raw={**_EVENT, **(changes or {})})
+
+
+def _life(what: str, reason: str | None = None, **members: Any) -> CloudEvent:
+    data = BridgeData(
+        observed_at=rfc3339(_AT), reporter=_CONTEXT.reporter, reason=reason, **members
+    )
+    return from_bridge(_CONTEXT, what, data).event
+
+
+def _transition(kind: TransitionKind) -> CloudEvent:
+    begun = {"EventStatus": "Started", "NotBefore": ""}
+    step = Transition(
+        kind=kind,
+        event=_seen(begun) if kind is TransitionKind.STARTED else _seen(),
+        previous=_seen() if kind is TransitionKind.UPDATED else None,
+        changes=("NotBefore",) if kind is TransitionKind.UPDATED else (),
+        announced=None,
+        unobserved=None,
+    )
+    return from_transition(
+        _CONTEXT, step, incarnation=2, observed_at=_AT, repeats=0
+    ).event
+
+
+def _outcome(outcome: str) -> CloudEvent:
+    """Return the event of an outcome; ``invalid`` has no EventId."""
+    is_known = outcome not in {"invalid", "unknown-event", "event-ended"}
+    event = _seen()
+    return from_outcome(
+        _CONTEXT,
+        Outcome(
+            outcome=outcome,
+            event_id=None if outcome == "invalid" else event.event_id,
+            event=event if is_known else None,
+            imds_status=200 if outcome == "relayed" else None,
+            confirmed=True if outcome == "relayed" else None,
+            reason=None if outcome == "relayed" else outcome,
+            request=_REQUEST,
+            origin=("vm-approvals", "m-1", 1),
+        ),
+        _AT,
+    ).event
+
+
+def _command(outcome: str) -> CloudEvent:
+    """Return the result of a command; a skipped command has never run."""
+    ran, failed = outcome != "skipped", outcome == "failed"
+    reasons = {"failed": "exit code 1", "skipped": "the event has started"}
+    result = CommandResult(
+        sink="drain",
+        outcome=outcome,
+        action="prepare",
+        cause=_transition(TransitionKind.SCHEDULED),
+        exit_code=int(failed) if ran else None,
+        signal=None,
+        timed_out=False,
+        seconds=4.2 if ran else 0.0,
+        attempts=int(ran),
+        output='cannot evict "db-0" & <others>' if failed else None,
+        reason=reasons.get(outcome),
+    )
+    return from_command(_CONTEXT, result, _AT).event

@@ -85,7 +85,8 @@ def diff(  # noqa: PLR0913 - the transitions depend on each of them
         for key, event in document.events.items()
         if key in watch.known and _differ(watch.known[key].event, event)
     }
-    look = _Look(watch, document, now, window, relayed, again, changed)
+    unobserved = None if watch.seen is None else watch.seen.elapsed(now)
+    look = _Look(watch, document, now, window, relayed, again, changed, unobserved)
     steps = {step.event.key: step for step in look.steps()}
     known = {
         key: Known(
@@ -107,7 +108,7 @@ def diff(  # noqa: PLR0913 - the transitions depend on each of them
         fall=look.fall,
         was_complete=not document.faults,
     )
-    return after, tuple(steps[key] for key in sorted(steps))
+    return after, tuple(dict(sorted(steps.items())).values())
 
 
 def anchored(watch: Watch, now: Moment) -> Watch:
@@ -140,6 +141,7 @@ class _Look(Struct):
 
     Attributes:
         changed: keys of the known events that differ in the document.
+        unobserved: seconds since the last document that was read; None = not known.
     """
 
     watch: Watch
@@ -149,6 +151,7 @@ class _Look(Struct):
     relayed: AbstractSet[str]
     again: AbstractSet[str]
     changed: AbstractSet[str]
+    unobserved: float | None
 
     @property
     def fall(self) -> Fall | None:
@@ -162,11 +165,6 @@ class _Look(Struct):
         if fall.seen.surely_elapsed(self.now) >= _RETURN_WITHIN:
             return None
         return fall
-
-    @property
-    def unobserved(self) -> float | None:
-        seen = self.watch.seen
-        return None if seen is None else seen.elapsed(self.now)
 
     @property
     def is_gapless(self) -> bool:

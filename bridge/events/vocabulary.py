@@ -101,6 +101,8 @@ class OutcomeKind(StrEnum):
     WITHHELD = "withheld"  # only for a rule's request, never for a message
 
 
+COMMAND_OUTCOMES = ("succeeded", "failed", "skipped")
+
 # The sets are of ``str``, because most callers look up a word from outside.
 TRANSITIONS: frozenset[str] = frozenset(TransitionKind)
 # The transitions after which the scheduled event is no longer in the document.

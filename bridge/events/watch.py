@@ -65,8 +65,8 @@ class Moment(Struct, frozen=True, kw_only=True):
 
         If the wall clock has jumped forward since, the jump is subtracted.
         """
-        added = (now.at - self.at).total_seconds() - self.least_elapsed(now)
-        return Moment(at=self.at + timedelta(seconds=added), monotonic=None)
+        added = (now.at - self.at).total_seconds() - self.surely_elapsed(now)
+        return Moment(at=self.at + timedelta(seconds=max(added, 0.0)), monotonic=None)
 
     def of_wall(self) -> "Moment":
         """Return the moment without monotonic time, as it is."""

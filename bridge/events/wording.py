@@ -1,7 +1,9 @@
 """An event in words for people: the same in Slack, mail, alerts and Teams. Pure."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 
+from bridge.events import vocabulary
 from bridge.events.alarm import headline_of
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import resources_of
@@ -74,6 +76,29 @@ def headline(event: CloudEvent, clean: Callable[[str], str] = str) -> str:
     return f"{known.get(step) or changed or clean(event.type)}: {name}"
 
 
+def facts_of(event: CloudEvent, machines: str) -> Iterator[tuple[str, object]]:
+    """Yield the name and the value of what people are told besides the headline.
+
+    Values are as received, of any type: None and "" are not shown.
+
+    Args:
+        event: the event.
+        machines: its machines, as they are shown.
+    """
+    data, raw = event.data, table(event.data.get("event"))
+    request, changes = table(data.get("request")), data.get("changes")
+    yield "Not before", data.get("notBefore")
+    yield "Machines", machines
+    yield "Impact", impact_of(raw)
+    yield "Announced by", raw.get("EventSource")
+    yield "Changed", ", ".join(map(str, changes)) if isinstance(changes, list) else ""
+    yield "Description", raw.get("Description")
+    yield "Approved by", request.get("approvedBy")
+    yield "Because", request.get("reason")
+    yield "Reason", data.get("reason")
+    yield "Output", data.get("output")
+
+
 def machines_of(
     raw: Mapping[str, object],
     clean: Callable[[str], str] = str,
@@ -84,6 +109,44 @@ def machines_of(
     shown = ", ".join(clean(name) or "-" for name in names[:most])
     rest = len(names) - most
     return (shown + (f" and {rest} more" if rest > 0 else "")) or "unknown machines"
+
+
+def impact_of(raw: Mapping[str, object]) -> str:
+    """Return what happens to the VM, and for about how long; "" if not known."""
+    seconds = whole(raw.get("DurationInSeconds"))
+    impact = vocabulary.impact_of(raw.get("EventType"), seconds)
+    if not impact or seconds is None or seconds <= 0:
+        return impact
+    return f"{impact}; about {span(seconds)}"
+
+
+def span(seconds: int) -> str:
+    """Return a time in seconds, minutes or hours, rounded down."""
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
+
+
+def whole(value: object) -> int | None:
+    """Return an integer of sane size, else None; JSON's true is not an integer."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if abs(value) < 2**53 else None
+
+
+# Control characters, marks that change the writing direction, and lone surrogates.
+_NOT_SHOWN = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff]"
+)
+
+
+def one_line(text: str, limit: int) -> str:
+    """Return a text from outside on one line, so that all of it can be shown.
+
+    It is cut to ``limit`` characters; "" for one that is blank.
+    """
+    line = _NOT_SHOWN.sub("\ufffd", " ".join(text[: limit + 1].split()))
+    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def table(value: object) -> Mapping[str, object]:

@@ -223,7 +223,7 @@ class ReferenceClock:
 
     def _follow(self, own: float) -> None:
         """Choose the offset by the last Dates; ``own`` is that of the machine."""
-        if all(bounds.include(own) for bounds in self._bounds):  # the usual case
+        if all(one.least <= own <= one.most for one in self._bounds):  # the usual case
             self._offset, self._is_own, self._is_confirmed = own, True, True
             return
         votes = [self._votes(one, own) for one in self._bounds]

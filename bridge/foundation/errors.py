@@ -266,7 +266,7 @@ class OutboxThreadDiedError(OutboxError):
 
 
 class OutboxLockedError(OutboxError):
-    """Another forwarder runs on the same state file."""
+    """Another forwarder or hub runs on the same state file."""
 
 
 class NewerSchemaError(OutboxError):

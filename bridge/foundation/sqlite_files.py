@@ -14,6 +14,11 @@ from datetime import datetime
 from pathlib import Path
 
 from bridge.foundation.clock import Clock
+from bridge.foundation.errors import (
+    OutboxCorruptError,
+    OutboxError,
+    OutboxUnavailableError,
+)
 from bridge.foundation.privileges import PARTS, make_private
 
 # Errors that may occur when a damaged file is read.
@@ -134,9 +139,10 @@ def passed_over(path: Path) -> str | None:
     It would delete a log that it cannot read, and one without its file.
     """
     size, log_size = _size(path), _size(log_of(path))
-    if log_size and not (size and _is_log(log_of(path))):
-        return BAD_LOG if size else LOG_ALONE
-    if size is not None and size <= (0 if log_size else _FIRST_PAGE):
+    if log_size:
+        is_sound = size and _is_log(log_of(path))
+        return None if is_sound else BAD_LOG if size else LOG_ALONE
+    if size == 0 or (size and size <= _FIRST_PAGE and _has_no_table(path)):
         return EMPTY
     return None
 
@@ -146,6 +152,17 @@ def _size(path: Path) -> int | None:
         return path.stat().st_size
     except OSError:
         return None
+
+
+def _has_no_table(path: Path) -> bool:
+    """Whether SQLite reads a file without its log, and finds no table in it."""
+    uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as db:
+            found = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error:
+        return False  # damaged, or not to be opened: whoever opens it says so
+    return bool(found == (0,))
 
 
 def _is_log(path: Path) -> bool:
@@ -193,3 +210,46 @@ def limited(db: sqlite3.Connection, seconds: float, clock: Clock) -> Iterator[No
         yield
     finally:
         db.set_progress_handler(None, 0)
+
+
+# -- What the errors of a state file mean ----------------------------------------------
+
+_UNWRITABLE = ("FULL", "IOERR", "READONLY", "BUSY", "LOCKED", "CANTOPEN", "PROTOCOL")
+_DAMAGED = ("CORRUPT", "NOTADB")
+
+
+def is_unwritable(error: BaseException) -> bool:
+    """Whether the disk or another process caused the error, so that it may end."""
+    if isinstance(error, OutboxError):
+        return isinstance(error, OutboxUnavailableError)
+    return _is_one_of(error, _UNWRITABLE)
+
+
+def translated(error: Exception, text: str) -> OutboxError:
+    """Convert an error to an OutboxError, with ``text`` before its own text."""
+    kind = OutboxError
+    if isinstance(error, sqlite3.Error) and is_unwritable(error):
+        kind = OutboxUnavailableError
+    elif _is_one_of(error, _DAMAGED):
+        kind = OutboxCorruptError
+    fault = kind(f"{text}: {error}")
+    fault.__cause__ = error
+    return fault
+
+
+def _is_one_of(error: BaseException, kinds: tuple[str, ...]) -> bool:
+    name = getattr(error, "sqlite_errorname", "").removeprefix("SQLITE_")
+    return name.startswith(kinds)
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether the content of the file caused the error."""
+    return isinstance(error, OutboxCorruptError | MemoryError) or (
+        isinstance(error, sqlite3.Error) and _is_one_of(error, _DAMAGED)
+    )
+
+
+def as_outbox_error(error: BaseException | None) -> BaseException | None:
+    """Return an error of SQLite as an OutboxError, any other unchanged."""
+    text = "the state file cannot be read or written"
+    return translated(error, text) if isinstance(error, sqlite3.Error) else error

@@ -152,8 +152,9 @@ class Secret:
         Raises:
             ValueError: a variable in the path is not set.
         """
-        if not self.reference.startswith("file:"):
-            return None
+        return self._path() if self.reference.startswith("file:") else None
+
+    def _path(self) -> Path:
         name = self.reference.removeprefix("file:")
         if not name.strip():
             raise ValueError("names no file: write file:PATH")
@@ -170,10 +171,10 @@ class Secret:
             if not name.strip():
                 raise ValueError("names no variable: write env:NAME")
             return _variable(name, self.environ)
-        if (path := self.file) is None:
+        if not self.reference.startswith("file:"):
             return self.reference
         try:
-            return _read_secret_file(path)
+            return _read_secret_file(self._path())
         except ValueError as error:
             if self._held is None or not isinstance(error.__cause__, PermissionError):
                 raise

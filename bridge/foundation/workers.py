@@ -7,7 +7,7 @@ Source: modelled on the lifecycles of kopf and alertmanager, with asyncio.TaskGr
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
@@ -30,9 +30,14 @@ class Worker(Protocol):
 
 
 async def run_workers(
-    workers: Sequence[Worker], stop: asyncio.Event, *, grace: float
+    workers: Sequence[Worker], stop: asyncio.Event, *, grace: Callable[[], float]
 ) -> None:
-    """Run workers until ``stop`` is set, then for at most ``grace`` seconds.
+    """Run workers until ``stop`` is set, then for so many seconds at most.
+
+    Args:
+        workers: what runs.
+        stop: asks the workers to stop.
+        grace: returns after the stop how many seconds the workers have.
 
     Raises:
         ExceptionGroup: a worker failed, or returned before ``stop`` was set. The
@@ -41,20 +46,9 @@ async def run_workers(
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(w.run(stop), name=w.name) for w in workers]
         await _until(stop, tasks)
-        _, late = await asyncio.wait(tasks, timeout=grace)
+        _, late = await asyncio.wait(tasks, timeout=grace())
         for task in late:
             task.cancel()
-
-
-async def run_together(workers: Sequence[Worker], stop: asyncio.Event) -> None:
-    """Run workers inside another worker, until all of them have returned.
-
-    Raises:
-        ExceptionGroup: as ``run_workers``.
-    """
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(w.run(stop), name=w.name) for w in workers]
-        await _until(stop, tasks)
 
 
 async def _until(stop: asyncio.Event, tasks: Sequence["asyncio.Task[None]"]) -> None:

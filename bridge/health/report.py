@@ -5,12 +5,14 @@ that of one that does not run, from its state file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import orjson
 from msgspec import Struct, field
 
 from bridge.events.cloudevent import rfc3339
 from bridge.events.identity import Identity
+from bridge.events.look import Withheld
 from bridge.events.watch import Watch
 from bridge.outbox.records import REPLIES, Tally
 from bridge.outbox.store import Outbox
@@ -63,14 +65,6 @@ class ReceiverReport(Struct, rename="camel"):
     last_error: str | None = None
 
 
-class HoldReport(Struct, rename="camel"):
-    """An event that a rule does not approve yet."""
-
-    event_id: str
-    rule: str
-    reason: str
-
-
 class ClockReport(Struct, rename="camel"):
     """How many seconds this VM's clock is ahead of IMDS's, once that is known."""
 
@@ -95,6 +89,7 @@ class StatusReport(Struct, rename="camel", omit_defaults=True, kw_only=True):
         notes: what needs attention, but does not affect readiness.
         withheld: the events that rules do not approve yet.
         traffic: the answer of the traffic probe, if there is one.
+        state_path: the state file, so whose status this is; see ``place_of``.
     """
 
     vm: dict[str, str | None]
@@ -108,8 +103,9 @@ class StatusReport(Struct, rename="camel", omit_defaults=True, kw_only=True):
     clock: ClockReport | None = None
     missing: list[str] | None = None
     notes: list[str] | None = None
-    withheld: list[HoldReport] | None = None
+    withheld: list[Withheld] | None = None
     traffic: Mapping[str, object] | None = None
+    state_path: str = ""
 
 
 class Stored(Struct, frozen=True, kw_only=True):
@@ -192,15 +188,20 @@ def sink_of(
         error: why the last attempt of this process failed.
     """
     tally = tally or Tally()
-    is_idle = state == "retrying" and not tally.pending  # nothing is left to retry
+    has_given_up = state == "retrying" and not tally.pending
     return SinkReport(
         name=name,
-        state="ok" if is_idle else state,
+        state="failed" if has_given_up else state,
         pending=tally.pending,
         dead=tally.dead,
-        oldest_seconds=tally.age(now),
+        oldest_seconds=None if state == "early" else tally.age(now),
         last_error=error or tally.last_error,
     )
+
+
+def place_of(state: Path) -> str:
+    """Return the path by which the status names a state file."""
+    return str(state.absolute())
 
 
 def _command(event: Mapping[str, object]) -> dict[str, object]:

@@ -28,10 +28,10 @@ from bridge.foundation.errors import OutboxClosedError, OutboxError
 from bridge.health.config import HttpConfig
 from bridge.health.report import (
     ClockReport,
-    HoldReport,
     ReceiverReport,
     StatusReport,
     nothing_known,
+    place_of,
     report,
     sink_of,
     stored,
@@ -153,13 +153,10 @@ async def running_status(source: StatusSource) -> StatusReport:
         if source.ahead is not None:
             found.clock = ClockReport(round(source.ahead))
         found.missing, found.notes = source.missing(), source.notes_of(kept.tallies)
-        found.withheld = [
-            HoldReport(one.event_id, one.rule, one.reason)
-            for auto_approver in source.auto_approvers
-            for one in auto_approver.withheld.values()
-        ]
+        found.withheld = [*poller.rules.withheld.values()] if poller.rules else []
     if source.rotation is not None:
         found.traffic = source.rotation.shown()
+    found.state_path = place_of(source.state_path)
     return found
 
 

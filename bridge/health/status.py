@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct, field
@@ -25,7 +26,7 @@ _BLANK = (
 )
 _NAMELESS = (
     "imds: this VM's name is not known, so every scope lets each event through: "
-    "restart the bridge once instance metadata answers, or set [identity]"
+    "instance metadata is asked again every 10 min, or set [identity]"
 )
 _PATIENCE = 1.0  # seconds; a probe waits for the answer
 
@@ -78,34 +79,6 @@ class Listening(Protocol):
         ...
 
 
-class Hold(Protocol):
-    """An event to which an auto-approve rule applies, but which is held."""
-
-    @property
-    def event_id(self) -> str:
-        """The EventId, spelled as in the document."""
-        ...
-
-    @property
-    def rule(self) -> str:
-        """The label of the rule."""
-        ...
-
-    @property
-    def reason(self) -> str:
-        """Why the event is not approved yet."""
-        ...
-
-
-class Approving(Protocol):
-    """A worker that approves by rules."""
-
-    @property
-    def withheld(self) -> Mapping[str, Hold]:
-        """The events that are held now, by key."""
-        ...
-
-
 class Standing(Protocol):
     """Knows whether this VM is in rotation."""
 
@@ -120,18 +93,19 @@ class StatusSource(Struct):
     The fields are set when the parts are built.
 
     Attributes:
+        state_path: the state file.
         unasked: why commands cannot ask on the socket; None = they can.
     """
 
     clock: Clock
     metrics: Metrics
+    state_path: Path = Path()
     outbox: Outbox | None = None
     poller: Poller | None = None
     event_context: EventContext | None = None
     relays: Sequence[Relay] = ()
     receivers: Mapping[str, Receiver] = field(default_factory=dict)
     listeners: Sequence[Listening] = ()
-    auto_approvers: Sequence[Approving] = ()
     rotation: Standing | None = None
     ports: list[Port] = field(default_factory=list)
     signer: EventSigner | None = None
@@ -224,7 +198,7 @@ class StatusSource(Struct):
             if relay.trouble is not None and (tally is None or tally.pending):
                 found.append(f"sinks.{relay.sink}: {relay.trouble}")
             if tally is not None and tally.dead:
-                found.append(f"sinks.{relay.sink}: {_dead(tally, relay.last_error)}")
+                found.append(f"sinks.{relay.sink}: {_dead(tally)}")
         known = {REPLIES, *(relay.sink for relay in self.relays)}
         found += [
             f"sinks.{sink}: {_left(tally, sink)}"
@@ -232,7 +206,7 @@ class StatusSource(Struct):
             if sink not in known and (tally.pending or tally.dead)
         ]
         if (replies := tallies.get(REPLIES, Tally())).dead:
-            found.append(f"approvals: replies: {_dead(replies, None)}")
+            found.append(f"approvals: replies: {_dead(replies)}")
         return found
 
     def _signing_fault(self) -> str | None:
@@ -268,11 +242,13 @@ class StatusSource(Struct):
         now = self.clock.now().timestamp()
         tallies = await self.outbox.deliveries.tallies()
         names = [relay.sink for relay in self.relays]
+        early = {relay.sink for relay in self.relays if relay.state == "early"}
         for name in [*names, REPLIES] if REPLIES in tallies else names:
             tally = tallies.get(name, Tally())
             self.metrics.pending.labels(name).set(tally.pending)
             self.metrics.dead.labels(name).set(tally.dead)
-            self.metrics.oldest.labels(name).set(tally.age(now) or 0)
+            age = 0 if name in early else tally.age(now) or 0
+            self.metrics.oldest.labels(name).set(age)
         self.metrics.state_degraded.set(bool(self.outbox.database.fault))
 
 
@@ -284,9 +260,9 @@ def _left(tally: Tally, sink: str) -> str:
     return f"not configured any more, but {kept}: {command}"
 
 
-def _dead(tally: Tally, error: str | None) -> str:
-    """Return how many dead letters there are, the last error, and the command."""
+def _dead(tally: Tally) -> str:
+    """Return how many dead letters there are, why if that is known, and the command."""
     what = "dead letter" if tally.dead == 1 else "dead letters"
-    why = error or tally.last_error
+    why = None if tally.pending else tally.last_error  # or it is that of a pending one
     command = "sebridge outbox list --state dead"
     return f"{tally.dead} {what}{f' ({why})' if why else ''}: {command}"

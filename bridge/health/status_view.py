@@ -11,13 +11,11 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from bridge.events.document import parse_time
-from bridge.events.identity import bare
+from bridge.events.document import bare, parse_time
 from bridge.events.vocabulary import NOTHING_TO_APPROVE, OutcomeKind
 from bridge.events.wording import table
 from bridge.foundation.printable import printable
 from bridge.health.report import (
-    HoldReport,
     ImdsReport,
     ReceiverReport,
     RepliesReport,
@@ -58,6 +56,11 @@ _LONG = 120  # seconds: a notice is shown if a delivery waits longer
 _NOBODY_ANSWERS = "No forwarder answers. This is the content of its state file."
 _TEST = "sebridge check --connect"
 _UNTOLD = "not answering"  # the state of all where no forwarder answers
+_WORDS = {
+    _UNTOLD: "not known",
+    "untried": "nothing sent since the start",
+    "early": "waits for its time",
+}
 _QUIET_STATES = {
     "starting": "The bridge is starting: it asks IMDS who this VM is.",
     _UNTOLD: _NOBODY_ANSWERS,
@@ -169,7 +172,7 @@ def _facts(status: StatusReport, now: datetime) -> list[tuple[str, Cell]]:
 
 def _spoken(state: str) -> str:
     """Return a state in words: a forwarder that does not answer tells none."""
-    return "not known" if state == _UNTOLD else state
+    return _WORDS.get(state, state)
 
 
 def corrected(status: StatusReport, now: datetime) -> datetime:
@@ -198,7 +201,10 @@ _VM_FACTS = (
 
 def _events(status: StatusReport, me: str, now: datetime) -> Table:
     events, is_now = status.document.events, status.imds.state == "ok"
-    withheld = {one.event_id: one for one in status.withheld or ()}
+    withheld = {
+        one.event_id: f"withheld by {one.rule}: {one.reason}"
+        for one in status.withheld or ()
+    }
     more = len(events) - _MOST_EVENTS
     return Table(
         title=f"Events ({len(events)}{f', {more} not shown' if more > 0 else ''})",
@@ -223,14 +229,13 @@ def _events(status: StatusReport, me: str, now: datetime) -> Table:
     )
 
 
-def _event_status(event: Mapping[str, object], withheld: HoldReport | None) -> Cell:
+def _event_status(event: Mapping[str, object], why: str | None) -> Cell:
     """Return the status of an event, with why it is not approved yet."""
     status = _text(event, "EventStatus")
     if status == "Started":
         return Cell(status, "bad")
-    if withheld is None:
+    if why is None:
         return Cell(status)
-    why = f"withheld by {withheld.rule}: {withheld.reason}"
     return _cell(f"{status}, {why}", "warning")
 
 
@@ -276,6 +281,7 @@ def _deliveries(status: StatusReport) -> Table:
 
 _SINK_MOODS: Mapping[str, Mood] = {
     "ok": "good",
+    "failed": "warning",
     "retrying": "warning",
     "parked": "bad",
 }
@@ -283,7 +289,7 @@ _SINK_MOODS: Mapping[str, Mood] = {
 
 def _delivery(sink: SinkReport) -> tuple[Cell, ...]:
     mood = _SINK_MOODS.get(sink.state, "")
-    if mood == "good" and (sink.last_error or any(_shortfalls(sink))):
+    if mood in {"", "good"} and (sink.last_error or any(_shortfalls(sink))):
         mood = "warning"
     return (
         _cell(sink.name),

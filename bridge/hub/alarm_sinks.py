@@ -37,7 +37,8 @@ from bridge.outbox import statefile
 from bridge.outbox.sink_state import SinkMemory
 from bridge.outbox.store import Outbox
 from bridge.pipeline.housekeeping import Housekeeping, StateWatch
-from bridge.pipeline.sink_worker import Opening, SinkWorker
+from bridge.pipeline.opening import open_sink, relay_of
+from bridge.pipeline.relay import Relay
 from bridge.sinks.base import Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics
 
@@ -100,10 +101,10 @@ class AlarmPublisher(Struct):
             return 0
         fresh = [row for row in rows if now - row.time < _OLDEST]
         shared = AlarmContext(
-            context=self.context, public_url=self.public_url, silent=silent
+            context=self.context, public_url=self.public_url, silent=silent, now=now
         )
         if fresh:
-            events = events_of(fresh, shared, now)
+            events = events_of(fresh, shared)
             await self.outbox.commit(events, now=now.timestamp())
         ids = [row.id for row in rows]
         await self.store.write(lambda c: alarms.mark_published(c, ids, now))
@@ -132,7 +133,7 @@ async def open_alarms(
         return
     path = Path(file.state.path)
     async with AsyncExitStack() as stack:
-        lock = stack.enter_context(statefile.locked(path))
+        lock = stack.enter_context(statefile.locked(path, "hub"))
         database = await stack.enter_async_context(
             statefile.open_database(path, None, clock=clock, lock=lock)
         )
@@ -199,7 +200,7 @@ class _Sinks(Struct, frozen=True):
     stack: AsyncExitStack
     busy: defaultdict[str, Pause] = field(default_factory=lambda: defaultdict(Pause))
 
-    async def open(self, config: SinkConfig) -> SinkWorker:
+    async def open(self, config: SinkConfig) -> Relay:
         agent = f"scheduled-events-bridge-hub/{__version__}"
         resources = Resources(
             http=await self.stack.enter_async_context(open_session(user_agent=agent)),
@@ -209,7 +210,8 @@ class _Sinks(Struct, frozen=True):
             clock=self.clock,
             memory=SinkMemory(self.outbox, config.name, self.clock),
         )
-        worker = SinkWorker(config, resources, self.stack)
-        worker.build_relay(self.outbox, self.metrics, random.random)
-        await worker.open(Opening(config, resources))
-        return worker
+        relay = relay_of(
+            config, resources, self.outbox, self.metrics, chance=random.random
+        )
+        await open_sink(relay, config, resources, self.stack)
+        return relay

@@ -7,11 +7,20 @@ and its docstring. All members are always there, unless they have a default.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from bridge.hub.bridges import Liveness
 from bridge.hub.decisions import DecisionState
 from bridge.hub.facts import Kind, Machine, key_of
-from bridge.hub.view_rows import Bridge, Count, ReporterRow, Row, StoredOutcome, Time
+from bridge.hub.view_rows import (
+    PAGE,
+    Bridge,
+    Count,
+    ReporterRow,
+    Row,
+    StoredOutcome,
+    Time,
+)
 
 MESSAGES = 20  # of an event at once
 NAMES = 100  # of an event in a list, or of a decision
@@ -22,6 +31,9 @@ LONGEST_ADDRESS = 64
 
 STATUSES = (*(k for k in Kind if k not in {Kind.UPDATED, Kind.OUTCOME}), UNKNOWN)
 Word = Annotated[str, Meta(max_length=LONGEST_WORD)]
+_NEXT = Meta(description="The value of next in the previous answer.")
+_TEXT = Meta(max_length=LONGEST_WORD, pattern=r"^[^\x00]*$")
+Text = Annotated[str, _TEXT]  # of a parameter: not all databases take NUL
 Status = Annotated[str, Meta(extra_json_schema={"enum": STATUSES})]
 Via = Literal["bridge", "arm"]
 Action = Literal["approve", "refuse", "set-aside", "drop-offer"]
@@ -321,6 +333,8 @@ class HubState(Row, frozen=True, kw_only=True):
         drained: since when all messages that waited in the sources of bridges are read;
             null: they are not.
         unread: how many messages of the last day could not be read.
+        without_heartbeat: how many bridges may run and send no heartbeats, so that
+            their silence says nothing; 200: or more.
         person: the name of who asks.
         may_decide: whether this person is an approver.
     """
@@ -329,6 +343,7 @@ class HubState(Row, frozen=True, kw_only=True):
     not_connected: Mapping[str, str]
     drained: Time | None
     unread: Count
+    without_heartbeat: Count
     person: str
     may_decide: bool
 
@@ -344,3 +359,69 @@ class Error(Row, frozen=True, kw_only=True):
     error: str
     needs: Literal["address", "override"] | UnsetType = UNSET
     event: EventRow | UnsetType | None = UNSET
+
+
+# -- the parameters of requests --------------------------------------------------------
+
+
+class Asked(Struct, frozen=True, kw_only=True, rename="camel"):
+    """The parameters of a request; None and "" match all."""
+
+
+class Listed(Asked, frozen=True, kw_only=True):
+    """The parameters of a list."""
+
+    limit: Annotated[int, Meta(ge=1, le=PAGE, description="How many at most.")] = PAGE
+    cursor: Annotated[Text, _NEXT] = ""
+
+
+class Filters(Listed, frozen=True, kw_only=True):
+    """Which events are listed.
+
+    Attributes:
+        is_open: true: pending or running events; false: those that are over.
+        status: only events of this status.
+        event_type: only events of this EventType.
+        event_source: only events of this EventSource.
+        group: only events of machines of this resource group.
+        text: the beginning of an EventId or of a machine's name.
+        since: only events that were not over by then.
+        until: only events that were known before. A day is included.
+    """
+
+    is_open: bool | None = field(default=None, name="open")
+    status: Annotated[Text, Meta(extra_json_schema={"enum": STATUSES})] = ""
+    event_type: Text = field(default="", name="type")
+    event_source: Text = field(default="", name="source")
+    group: Text = field(default="", name="resourceGroup")
+    text: Text = field(default="", name="q")
+    since: Time | None = None
+    until: Time | None = None
+    cursor: Annotated[str, Meta(max_length=18, pattern="^[0-9]*$"), _NEXT] = ""
+
+    @property
+    def after(self) -> int:
+        """Only events with a larger version."""
+        return int(self.cursor or 0)
+
+
+class BridgesAsked(Listed, frozen=True, kw_only=True):
+    """Which bridges are listed.
+
+    Attributes:
+        state: only bridges in this state.
+        text: the beginning of the name of a bridge's machine.
+    """
+
+    state: Liveness | None = None
+    text: Text = field(default="", name="q")
+
+
+class MessagesAsked(Asked, frozen=True, kw_only=True):
+    """Which messages of an event are shown.
+
+    Attributes:
+        before: the value of olderMessages: messages before it.
+    """
+
+    before: Text = ""

@@ -11,29 +11,32 @@ ETag in If-None-Match gets 304, if nothing has changed.
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 
 from aiohttp import web
+from msgspec import Struct
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from bridge.events.cloudevent import clean
-from bridge.hub import report, views
+from bridge.hub import openapi, report, views
 from bridge.hub.access import Refusal, origin_fault
 from bridge.hub.answers import (
-    LONGEST_CURSOR,
+    Asked,
     BridgeList,
+    BridgesAsked,
     DecisionList,
-    DecisionRow,
     EventList,
+    EventPage,
     EventRow,
+    Filters,
     HubState,
+    Listed,
+    MessagesAsked,
 )
-from bridge.hub.bridges import Liveness
 from bridge.hub.choices import (
-    KEY_STATES,
-    WAITING,
     Approval,
     BridgeAsked,
     BridgeDecided,
@@ -41,39 +44,39 @@ from bridge.hub.choices import (
     KeyList,
     KeysAsked,
     KeysDecided,
+    KeysListed,
+    Options,
+    VoteRequest,
+    VoteResult,
 )
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import DROP_OFFER, SET_ASIDE
 from bridge.hub.facts import Machine, kept_name, key_of
-from bridge.hub.openapi import document
+from bridge.hub.openapi import Json, Operation, camel
+from bridge.hub.report import Report, ReportAsked
 from bridge.hub.server import (
     ANY_ID,
     PERSON,
     BadQueryError,
     RefusedError,
     T,
-    _number,
     answer,
     asked_in,
     fault,
-    limit_of,
+    query_in,
     table_of,
-    word_in,
 )
 from bridge.hub.store import lists
 from bridge.hub.store.accepting import Decider, decide_keys, keys_of
-from bridge.hub.store.deciding import (
-    VoteRequest,
-    VoteResult,
-    handle_vote,
-)
+from bridge.hub.store.deciding import handle_vote
 from bridge.hub.store.rows import made
 from bridge.hub.store.store import Store
-from bridge.hub.view_rows import Bridge, Filters, Situation
+from bridge.hub.timeline import TimeLine, TimeLineAsked
+from bridge.hub.view_rows import Bridge, Situation
 
 log = logging.getLogger(__name__)
 
-_DAY, _WEEK, _LONGEST_PERIOD = (timedelta(days=days) for days in (1, 7, 400))
+_WEEK, _LONGEST_PERIOD = (timedelta(days=days) for days in (7, 400))
 _FIRST_WEEK = datetime(1, 1, 8, tzinfo=UTC)  # before it there is no earlier time
 _OF_REPORT = (
     *("machine", "resourceGroup", "subscription", "eventType", "events"),
@@ -84,6 +87,29 @@ _OF_DECISIONS = (
     *("time", "eventId", "decision", "via", "state", "by", "rule", "reason"),
     *("outcome", "outcomeReason", "id"),
 )
+
+
+H = TypeVar("H", bound=Callable[..., Any])
+_EVENT = f"events/{ANY_ID}"
+_OPERATIONS: dict[str, Operation] = {}  # by their handlers
+
+
+def _serves(
+    path: str, answer: type[Struct] | None = None, **asked: Any
+) -> Callable[[H], H]:
+    """Say what a handler is asked and what it answers: see ``Operation``."""
+
+    def note(handler: H) -> H:
+        _OPERATIONS[handler.__name__] = Operation(
+            path=f"/api/v1/{path}",
+            name=camel(handler.__name__),
+            words=(handler.__doc__ or "").partition("\n")[0],
+            answer=answer,
+            **asked,
+        )
+        return handler
+
+    return note
 
 
 class Api:
@@ -109,40 +135,31 @@ class Api:
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of this class."""
         return [
-            web.get("/api/v1/openapi.json", self.openapi),
-            web.get("/api/v1/events", self.events),
-            web.get(f"/api/v1/events/{ANY_ID}", self.event),
-            web.get("/api/v1/bridges", self.bridges),
-            web.post("/api/v1/bridges", self.decide_bridge),
-            web.get("/api/v1/hub", self.state),
-            web.get("/api/v1/timeline", self.timeline),
-            web.get("/api/v1/report", self.report),
-            web.get("/api/v1/report.csv", self.report),
-            web.get(f"/api/v1/events/{ANY_ID}/approval", self.options),
-            web.post(f"/api/v1/events/{ANY_ID}/approval", self.approval),
-            web.get("/api/v1/decisions", self.decisions),
-            web.get("/api/v1/decisions.csv", self.table),
-            web.get("/api/v1/keys", self.keys),
-            web.post("/api/v1/keys", self.decide_keys),
+            (web.post if one.body else web.get)(one.path, getattr(self, handler))
+            for handler, one in _OPERATIONS.items()
         ]
 
-    async def openapi(self, request: web.Request) -> web.Response:
+    @_serves("openapi.json")
+    async def get_description(self, request: web.Request) -> web.Response:
         """Describe the API."""
+        query_in(Asked, request.query)
         return answer(request, document())
 
-    async def events(self, request: web.Request) -> web.Response:
+    @_serves("events", EventList, query=Filters)
+    async def list_events(self, request: web.Request) -> web.Response:
         """List events in the order in which they changed."""
-        filters, situation = filters_of(request.query), self.situation()
+        filters, situation = query_in(Filters, request.query), self.situation()
         found = await self.store.read(
             lambda connection: views.list_events(connection, filters, situation)
         )
         more = str(found[-1].version) if len(found) >= filters.limit else None
         return answer(request, EventList(events=tuple(found), next=more))
 
-    async def event(self, request: web.Request) -> web.Response:
-        """Show one event."""
+    @_serves(_EVENT, EventPage, query=MessagesAsked)
+    async def get_event(self, request: web.Request) -> web.Response:
+        """Show one event with its messages, outcomes, decisions and record."""
         key, situation = key_of(request.match_info["id"]), self.situation()
-        before = word_in(request.query, "before")
+        before = query_in(MessagesAsked, request.query).before
         if before and views.place_of_message(before) is None:
             raise BadQueryError("before is not a cursor of messages")
         found = await self.store.read(
@@ -152,29 +169,24 @@ class Api:
             return fault(404, "nothing is known of this event")
         return answer(request, found)
 
-    async def bridges(self, request: web.Request) -> web.Response:
+    @_serves("bridges", BridgeList, query=BridgesAsked)
+    async def list_bridges(self, request: web.Request) -> web.Response:
         """List bridges in the order of their vmIds."""
-        limit, situation = limit_of(request.query), self.situation()
-        state, text, after = (
-            word_in(request.query, name) for name in ("state", "q", "cursor")
-        )
-        if state and state not in {*Liveness}:
-            raise BadQueryError(f"state must be one of {', '.join(Liveness)}")
+        asked, situation = query_in(BridgesAsked, request.query), self.situation()
 
         def read(connection: Connection) -> BridgeList:
-            found, more = lists.fleet(
-                connection, situation, state=state, text=text, after=after, limit=limit
-            )
+            found, more = lists.fleet(connection, situation, asked)
             return BridgeList(
                 bridges=tuple(made(Bridge, row) for row in found),
-                total=lists.count_bridges(connection, text),
+                total=lists.count_bridges(connection, asked.text),
                 next=more or None,
             )
 
         return answer(request, await self.store.read(read))
 
+    @_serves("bridges", BridgeDecided, body=BridgeAsked, refusals=("404",))
     async def decide_bridge(self, request: web.Request) -> web.Response:
-        """Say that a bridge is gone."""
+        """Say that a bridge is gone, until it is heard again."""
         asked = await self._asked(request, BridgeAsked)
         vm_id = clean(asked.vm_id)
         await self.forget(request, vm_id)
@@ -193,46 +205,64 @@ class Api:
             raise RefusedError("nothing is known of this bridge", 404)
         log.info("bridge forgotten", extra={"vmId": vm_id, "person": person.id})
 
-    async def state(self, request: web.Request) -> web.Response:
-        """Show what the hub cannot do now, and who asks."""
+    @_serves("hub", HubState)
+    async def get_hub(self, request: web.Request) -> web.Response:
+        """Show what the hub cannot do now, so that something may be missing."""
+        query_in(Asked, request.query)
         situation, person = self.situation(), request[PERSON]
+        unread, unwatched = await self.store.read(
+            lambda c: (
+                lists.count_unread(c, situation.now),
+                lists.count_unwatched(c, situation),
+            )
+        )
         found = HubState(
             store_fault=situation.store_fault,
             not_connected=situation.not_connected,
             drained=situation.drained,
-            unread=await self.store.read(
-                lambda c: lists.count_unread(c, situation.now)
-            ),
+            unread=unread,
+            without_heartbeat=unwatched,
             person=person.name,
             may_decide=person.may_decide,
         )
         return answer(request, found)
 
-    async def timeline(self, request: web.Request) -> web.Response:
-        """Show what happened to a machine in a period; by default in the last week."""
-        situation = self.situation()
-        now = situation.now
-        since, until = period_of(request.query, now, ("since", "until"))
-        machine = machine_in(request.query)
+    @_serves("timeline", TimeLine, query=TimeLineAsked)
+    async def get_time_line(self, request: web.Request) -> web.Response:
+        """Show what happened to a machine: was it down, how long, why."""
+        now, asked = self.situation().now, query_in(TimeLineAsked, request.query)
+        since, until = period_of(asked, now)
+        place = (asked.subscription.lower(), asked.group.lower(), kept_name(asked.name))
+        machine = Machine.at(place)
         found = await self.store.read(
             lambda c: report.time_line(c, machine, since, until, now)
         )
         return answer(request, found)
 
-    async def report(self, request: web.Request) -> web.Response:
-        """Report on a period, as JSON or CSV; one report at a time."""
-        now = self.situation().now
-        since, until = period_of(request.query, now, ("from", "to"))
-        async with self.reporting:
-            found = await self.store.read(
-                lambda c: report.report_of(c, since, until, now)
-            )
-        if not request.path.endswith(".csv"):
-            return answer(request, found)
+    @_serves("report", Report, query=ReportAsked)
+    async def get_report(self, request: web.Request) -> web.Response:
+        """Show numbers for each machine and type of event, in at most 400 days."""
+        return answer(request, await self._report(request))
+
+    @_serves("report.csv", query=ReportAsked, is_table=True)
+    async def get_report_as_csv(self, request: web.Request) -> web.Response:
+        """Show the rows of a report as a table; no cell is a formula."""
+        found = await self._report(request)
         return table_of("report", found.rows, _OF_REPORT)
 
-    async def options(self, request: web.Request) -> web.Response:
+    async def _report(self, request: web.Request) -> Report:
+        """Return a report; one is made at a time."""
+        now = self.situation().now
+        since, until = period_of(query_in(ReportAsked, request.query), now)
+        async with self.reporting:
+            return await self.store.read(
+                lambda c: report.report_of(c, since, until, now)
+            )
+
+    @_serves(f"{_EVENT}/approval", Options)
+    async def get_approval_options(self, request: web.Request) -> web.Response:
         """Show which decisions are possible for an event, and why others are not."""
+        query_in(Asked, request.query)
         key, situation = key_of(request.match_info["id"]), self.situation()
         found = await self.store.read(
             lambda c: lists.options(c, key, self.config, situation)
@@ -241,8 +271,15 @@ class Api:
             return fault(404, "nothing is known of this event")
         return answer(request, found)
 
-    async def approval(self, request: web.Request) -> web.Response:
-        """Take a vote or a refusal."""
+    @_serves(
+        f"{_EVENT}/approval",
+        Decided,
+        body=Approval,
+        refusals=("409",),
+        may_count=True,
+    )
+    async def decide(self, request: web.Request) -> web.Response:
+        """Approve or refuse."""
         given = await self._asked(request, Approval)
         key = key_of(request.match_info["id"])
         found = await self.submit(request, key, given)
@@ -278,25 +315,24 @@ class Api:
             lambda c: handle_vote(c, vote, self.config, situation)
         )
 
-    async def keys(self, request: web.Request) -> web.Response:
-        """List the keys that wait, or those that people have accepted."""
-        state = request.query.get("state", WAITING)
-        if state not in KEY_STATES:
-            raise BadQueryError('state must be "waiting" or "accepted"')
-        glob, cursor = (word_in(request.query, name) for name in ("match", "cursor"))
-        limit = limit_of(request.query)
-        found = await self.store.read(lambda c: self.keys_of(c, state=state, glob=glob))
-        rest = [one for one in found.keys if one.id > cursor]
-        more = rest[limit - 1].id if len(rest) > limit else None
-        return answer(request, replace(found, keys=tuple(rest[:limit]), next=more))
+    @_serves("keys", KeyList, query=KeysListed)
+    async def list_keys(self, request: web.Request) -> web.Response:
+        """List the keys that bridges have told and that are not in hub.keys."""
+        asked = query_in(KeysListed, request.query)
+        found = await self.store.read(lambda c: self.keys_of(c, asked))
+        rest = [one for one in found.keys if one.id > asked.cursor]
+        first = tuple(rest[: asked.limit])
+        more = first[-1].id if len(rest) > len(first) else None
+        return answer(request, replace(found, keys=first, next=more))
 
-    def keys_of(self, connection: Connection, *, state: str, glob: str) -> KeyList:
-        """Return the keys that wait, or those that people have accepted."""
+    def keys_of(self, connection: Connection, asked: KeysListed) -> KeyList:
+        """Return all keys that wait, or that people have accepted."""
         pins = self.store.pinned.refresh(connection)
-        return keys_of(connection, pins, self.situation(), state=state, glob=glob)
+        return keys_of(connection, pins, self.situation(), asked)
 
+    @_serves("keys", KeysDecided, body=KeysAsked, refusals=("409",), may_count=True)
     async def decide_keys(self, request: web.Request) -> web.Response:
-        """Accept or withdraw keys."""
+        """Accept keys that wait, or withdraw accepted ones."""
         found = await self.settle_keys(request, await self._asked(request, KeysAsked))
         return answer(request, found, 200 if found.done else 202)
 
@@ -332,6 +368,7 @@ class Api:
         origins, host = headers.getall("Origin", []), headers.get("Host")
         if what := origin_fault(origins, self.config.public_url, host):
             raise RefusedError(what)
+        query_in(Asked, request.query)
         return asked_in(kind, await request.read())
 
     async def _now(self, key: str) -> EventRow | None:
@@ -339,99 +376,44 @@ class Api:
         found = await self.store.read(lambda c: views.one_event(c, key, situation))
         return None if found is None else made(EventRow, found)
 
-    async def decisions(self, request: web.Request) -> web.Response:
+    @_serves("decisions", DecisionList, query=Listed)
+    async def list_decisions(self, request: web.Request) -> web.Response:
         """List decisions, the newest first."""
-        rows = await self._rows(request)
-        limit = limit_of(request.query)
-        more = lists.cursor_of(rows[-1]) if len(rows) >= limit else None
-        return answer(request, DecisionList(decisions=tuple(rows), next=more))
+        return answer(request, await self._decisions(request))
 
-    async def table(self, request: web.Request) -> web.Response:
-        """List decisions as CSV; a spreadsheet runs no cell of it as a formula."""
-        return table_of("decisions", await self._rows(request), _OF_DECISIONS)
+    @_serves("decisions.csv", query=Listed, is_table=True)
+    async def list_decisions_as_csv(self, request: web.Request) -> web.Response:
+        """List decisions as a table; no cell is a formula."""
+        found = await self._decisions(request)
+        return table_of("decisions", found.decisions, _OF_DECISIONS)
 
-    async def _rows(self, request: web.Request) -> list[DecisionRow]:
-        cursor = request.query.get("cursor", "")[:LONGEST_CURSOR]
-        before = lists.place_of(cursor)
-        if cursor and before is None:
+    async def _decisions(self, request: web.Request) -> DecisionList:
+        asked = query_in(Listed, request.query)
+        before = lists.place_of(asked.cursor)
+        if asked.cursor and before is None:
             raise BadQueryError("cursor is not a cursor of this list")
-        limit = limit_of(request.query)
-        return await self.store.read(
-            lambda c: lists.list_decisions(c, before=before, limit=limit)
+        rows = await self.store.read(
+            lambda c: lists.list_decisions(c, before=before, limit=asked.limit)
         )
-
-
-def machine_in(query: Mapping[str, str]) -> Machine:
-    """Parse the query parameters that name a machine."""
-    subscription, group, name = (
-        word_in(query, key) for key in ("subscription", "resourceGroup", "name")
-    )
-    return Machine(
-        subscription=subscription.lower(), group=group.lower(), name=kept_name(name)
-    )
+        more = lists.cursor_of(rows[-1]) if len(rows) >= asked.limit else None
+        return DecisionList(decisions=tuple(rows), next=more)
 
 
 def period_of(
-    query: Mapping[str, str], now: datetime, names: tuple[str, str]
+    asked: TimeLineAsked | ReportAsked, now: datetime
 ) -> tuple[datetime, datetime]:
-    """Parse the query parameters of a period; by default the last seven days.
-
-    Args:
-        query: the parameters: RFC 3339 times, or days of UTC, the last one included.
-        now: the end of the default.
-        names: of the begin and the end.
+    """Return the begin and the end of a period; by default the week before now.
 
     Raises:
-        BadQueryError: a time is invalid, or the period is not within 400 days.
+        BadQueryError: it has no length, or more than 400 days.
     """
-    begin, end = (moment_in(query, name, is_end=name == names[1]) for name in names)
-    until = end or now
-    since = begin or max(until, _FIRST_WEEK) - _WEEK
+    until = asked.until or now
+    since = asked.since or max(until, _FIRST_WEEK) - _WEEK
     if not since < until or until - since > _LONGEST_PERIOD:
-        words = f"{names[0]} must be before {names[1]}, by at most 400 days"
-        raise BadQueryError(words)
+        raise BadQueryError("a period must have a length, of at most 400 days")
     return since, until
 
 
-def moment_in(
-    query: Mapping[str, str], name: str, *, is_end: bool = False
-) -> datetime | None:
-    """Parse a query parameter with a time, or with a day of UTC; None = it is missing.
-
-    Raises:
-        BadQueryError: it is neither.
-    """
-    given = word_in(query, name).strip().replace(" ", "+")  # "+" of an offset, decoded
-    if not given:
-        return None
-    try:
-        found = datetime.fromisoformat(given)
-        found = found if found.tzinfo else found.replace(tzinfo=UTC)
-        is_day = len(given) == len("2026-11-27")
-        return found.astimezone(UTC) + (_DAY if is_end and is_day else timedelta())
-    except (ValueError, OverflowError):
-        words = f"{name} must be a time of RFC 3339, or a day such as 2026-11-27"
-        raise BadQueryError(words) from None
-
-
-def filters_of(query: Mapping[str, str]) -> Filters:
-    """Parse the query parameters of a list of events.
-
-    Raises:
-        BadQueryError: a parameter is invalid.
-    """
-    is_open = {"true": True, "false": False, "": None}
-    if query.get("open", "") not in is_open:
-        raise BadQueryError('open must be "true" or "false"')
-    return Filters(
-        is_open=is_open[query.get("open", "")],
-        event_type=word_in(query, "type"),
-        event_source=word_in(query, "source"),
-        group=word_in(query, "resourceGroup"),
-        status=word_in(query, "status"),
-        text=word_in(query, "q"),
-        since=moment_in(query, "since"),
-        until=moment_in(query, "until", is_end=True),
-        after=_number(query, "cursor", 0, 2**62),
-        limit=limit_of(query),
-    )
+def document() -> Json:
+    """Return the description of the API, as it is served."""
+    return openapi.document(_OPERATIONS.values())

@@ -3,9 +3,19 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
-from bridge.hub.answers import LONGEST_ADDRESS, LONGEST_CURSOR, Action, List, Via, Word
+from bridge.hub.access import Person
+from bridge.hub.answers import (
+    LONGEST_ADDRESS,
+    LONGEST_CURSOR,
+    Action,
+    List,
+    Listed,
+    Text,
+    Via,
+    Word,
+)
 from bridge.hub.pins import Doubt
 from bridge.hub.targets import Verdict
 from bridge.hub.view_rows import PAGE, Count, Row, Time
@@ -118,6 +128,42 @@ class Approval(Row, frozen=True, kw_only=True):
     override: bool = False
 
 
+class VoteRequest(Struct, frozen=True, kw_only=True):
+    """What one person asks.
+
+    Attributes:
+        key: the EventId in capitals.
+        asked: a vote, or another decision.
+        id: the id of the decision, if this vote completes one.
+    """
+
+    key: str
+    asked: Approval
+    person: Person
+    id: str
+
+
+class VoteResult(Struct, frozen=True, kw_only=True):
+    """The result of a vote or a refusal.
+
+    Attributes:
+        status: an HTTP status: 200 decided, 202 counted, or 403, 404, 409 refused.
+        words: why it was refused; "" = it was not.
+        is_changed: whether the event has changed since it was shown.
+        id: the id of the decision.
+        missing: how many more people must approve.
+        needs: what the request lacks: "address" = a contested address must be chosen;
+            "override" = a bridge would refuse it; "" = nothing.
+    """
+
+    status: int
+    words: str = ""
+    needs: str = ""
+    is_changed: bool = False
+    id: str | None = None
+    missing: int = 0
+
+
 class BridgeAsked(Row, frozen=True, kw_only=True):
     """A bridge that is gone: it is forgotten until it is heard again."""
 
@@ -147,7 +193,9 @@ class Decided(Row, frozen=True, kw_only=True):
 # -- keys of bridges ------------------------------------------------------------------
 
 
-WAITING, ACCEPTED = KEY_STATES = ("waiting", "accepted")
+KeyState = Literal["waiting", "accepted"]
+ACCEPTED: KeyState = "accepted"
+KEY_STATES: tuple[KeyState, KeyState] = ("waiting", ACCEPTED)
 ACCEPT, WITHDRAW = "accept", "withdraw"
 _Id = Annotated[str, Meta(max_length=LONGEST_ADDRESS)]
 
@@ -194,6 +242,18 @@ class KeyList(List, frozen=True, kw_only=True):
     keys: tuple[KeyRow, ...]
     is_full: bool
     wanted: Count
+
+
+class KeysListed(Listed, frozen=True, kw_only=True):
+    """Which keys are listed.
+
+    Attributes:
+        state: waiting: they are not pinned; accepted: people have accepted them.
+        match: only of machines whose resource id fits a glob.
+    """
+
+    state: KeyState = "waiting"
+    match: Text = ""
 
 
 class KeyAsked(Row, frozen=True, kw_only=True):

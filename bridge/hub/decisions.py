@@ -72,6 +72,7 @@ class CurrentEvent(Struct, frozen=True, kw_only=True):
         resource: the resource id of the event at ARM; "" = Azure has not reported it.
         named: the machines whose word counts as that of one in Resources.
         voices: who has reported the occurrence.
+        addresses: those in its messages, each with the vmId of its reporter.
         homes: the resource groups of the bridges of each name in Resources.
         aside: the vmIds of the reporters that people have set aside.
         is_by_others: whether the content is by the word of others alone: its changes
@@ -96,6 +97,7 @@ class CurrentEvent(Struct, frozen=True, kw_only=True):
     machines: tuple[Machine, ...]
     named: tuple[Machine, ...] = ()
     voices: tuple[Voice, ...] = ()
+    addresses: tuple[tuple[Address, str], ...] = ()
     homes: Mapping[str, Collection[str]] = field(default_factory=dict)
     aside: frozenset[str] = frozenset()
     is_by_others: bool = False

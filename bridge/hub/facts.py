@@ -18,8 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bridge.events.cloudevent import DEEPEST, clean, hash32
-from bridge.events.document import ScheduledEvent, is_deep
-from bridge.events.identity import bare
+from bridge.events.document import ScheduledEvent, bare, is_deep
 from bridge.events.vocabulary import GONE, PRESENT, EventStatus, TransitionKind
 from bridge.foundation.errors import UnreadableMessageError
 

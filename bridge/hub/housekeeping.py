@@ -18,6 +18,7 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, or_, select
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import HubStoreError
 from bridge.hub import report
+from bridge.hub.answers import BridgesAsked
 from bridge.hub.bridges import Liveness
 from bridge.hub.config import HubConfig
 from bridge.hub.metrics import HubMetrics
@@ -39,11 +40,9 @@ from bridge.hub.store.pin_rows import mark_pins
 from bridge.hub.store.rows import micros, moment_of
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import (
-    addresses,
     alarms,
     bridges,
     decisions,
-    details,
     events,
     machines,
     messages,
@@ -165,13 +164,14 @@ class FleetMonitor(Struct):
             await self.store.write(partial(forget, retention=self.retention))
 
     async def _fleet(self) -> list[BridgeRow]:
-        rows, after, situation = list[BridgeRow](), "", self.situation()
+        rows, asked, situation = list[BridgeRow](), BridgesAsked(), self.situation()
         while True:
-            read = partial(fleet, situation=situation, after=after)
+            read = partial(fleet, situation=situation, asked=asked)
             page, after = await self.store.read(read)
             rows += page
             if not after:
                 return rows
+            asked = BridgesAsked(cursor=after)
 
 
 # -- Deletes old rows from the store, and records that the hub is running --------------
@@ -298,7 +298,7 @@ def _note_absence(connection: Connection, now: datetime) -> datetime | None:
 
 
 AT_ONCE = 200
-_OF_EVENTS = (messages, addresses, details, machines, votes)
+_OF_EVENTS = (messages, machines, votes)
 
 
 def forget(connection: Connection, now: datetime, config: HubConfig) -> int:
@@ -371,7 +371,7 @@ def forget_bridges(
 ) -> None:
     """Delete bridges that are still outdated, and that no open event refers to.
 
-    For an open event, the bridges of its machines and of its addresses decide where an
+    For an open event, its reporters and the bridges of its machines decide where an
     approval is sent, and whether the event counts as unreported.
 
     Args:
@@ -389,14 +389,14 @@ def forget_bridges(
 
 
 def _is_needed() -> ColumnElement[bool]:
-    """Return a condition: an open event names a bridge, or the bridge's machine."""
+    """Return a condition: a bridge has reported an open event, or is named by it."""
     of, is_open = machines.c, events.c.is_open.is_(True)
     by_machine = select(of.event_key).where(
         is_at(of, bridges.c), of.event_key == events.c.event_key, is_open
     )
-    by_address = select(addresses.c.event_key).where(
-        addresses.c.vm_id == bridges.c.vm_id,
-        addresses.c.event_key == events.c.event_key,
+    by_message = select(messages.c.event_key).where(
+        messages.c.vm_id == bridges.c.vm_id,
+        messages.c.event_key == events.c.event_key,
         is_open,
     )
-    return or_(by_machine.exists(), by_address.exists())
+    return or_(by_machine.exists(), by_message.exists())

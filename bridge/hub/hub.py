@@ -69,7 +69,7 @@ async def run(
         host, port = await stack.enter_async_context(serve(parts.answering()))
         listening(host, port)
         workers = [*parts.workers(), *alarm_workers]
-        await run_workers(workers, stop, grace=file.shutdown_grace)
+        await run_workers(workers, stop, grace=lambda: file.shutdown_grace)
     log.info("hub stopped")
 
 

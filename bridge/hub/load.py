@@ -15,6 +15,7 @@ from bridge.configuration.load import read_sinks, typed
 from bridge.configuration.schema_parts import DRAFT, Json
 from bridge.configuration.toml_file import TomlFile
 from bridge.events.routing import When
+from bridge.foundation.errors import ConfigError
 from bridge.foundation.sections import Reader, Section
 from bridge.foundation.values import Duration
 from bridge.hub.config import SOURCE_TYPES, HubConfig, SourceConfig
@@ -25,6 +26,7 @@ from bridge.telemetry.metrics import LogConfig
 
 _STATE = "/var/lib/sebridge-hub/hub-state.db"
 _NO_SOURCES = "has no [[hub.sources]]: there would be nothing to show"
+_OF_A_FORWARDER = {"approvals", "events", "http", "identity", "imds", "traffic"}
 _VM_ALONE = "works only in the bridge.toml of a forwarder"
 
 
@@ -96,6 +98,9 @@ def load(path: Path, environ: Mapping[str, str]) -> HubFile:
         ConfigError: the file is invalid; it lists all faults, each with its place.
     """
     file = TomlFile.read(path)
+    if "hub" not in file.tables and _OF_A_FORWARDER & file.tables.keys():
+        text = f"{path}: is the file of a forwarder, for it has no [hub]: "
+        raise ConfigError([f"{text}`sebridge run -c {path}` runs it"])
     reader = Reader(str(path), environ, file.line_of)
     root = overridden(file.tables, HubFile, SINK_TYPES, reader)
     sinks = read_sinks(root.pop("sinks", []), reader)

@@ -19,6 +19,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Connection, and_, or_, select, true
 
+from bridge.hub.answers import Asked
 from bridge.hub.decisions import APPROVE, REFUSE
 from bridge.hub.facts import Machine, NoteKind
 from bridge.hub.store.current import is_at
@@ -176,6 +177,18 @@ def _seconds(words: str) -> Any:
     return Meta(ge=0, description=words)
 
 
+class ReportAsked(Asked, frozen=True, kw_only=True):
+    """Which period is reported on.
+
+    Attributes:
+        since: left out: a week before to.
+        until: left out: now. A day is included.
+    """
+
+    since: Time | None = field(default=None, name="from")
+    until: Time | None = field(default=None, name="to")
+
+
 class Numbers(Row, frozen=True, kw_only=True):
     """How long it took, and how long machines were down."""
 
@@ -205,6 +218,12 @@ class ReportRow(Numbers, frozen=True, kw_only=True):
     event_type: str | None
     events: Count
     by: tuple[str, ...]
+
+    @property
+    def at(self) -> Machine:
+        """The machine."""
+        place = (self.subscription or "", self.resource_group or "", self.machine)
+        return Machine.at(place)
 
 
 class ReportTotals(Numbers, frozen=True, kw_only=True):
@@ -241,7 +260,7 @@ def report_of(
     connection: Connection, since: datetime, until: datetime, now: datetime
 ) -> Report:
     """Return the report of the events announced in a period, and of outages."""
-    columns = [c for c in events.c if c.name not in {"summary", "state"}]
+    columns = [c for c in events.c if c.name not in {"summary", "state", "details"}]
     inside = (events.c.opened >= micros(since)) & (events.c.opened < micros(until))
     newest = (
         select(*columns)

@@ -13,6 +13,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,10 +23,10 @@ from msgspec import Struct
 from bridge.events.cloudevent import clean
 from bridge.foundation.errors import BridgeError, HubStoreError
 from bridge.hub.access import Person, Refusal, RequestInfo, identify, is_this_machine
-from bridge.hub.answers import LONGEST_WORD, Error
+from bridge.hub.answers import Error
 from bridge.hub.config import HubConfig
 from bridge.hub.metrics import HubMetrics
-from bridge.hub.view_rows import PAGE, Row
+from bridge.hub.view_rows import Row
 from bridge.net.addresses import ListenAddress
 from bridge.net.connection_limit import Guard
 from bridge.net.listening import addresses
@@ -45,7 +46,10 @@ _HEADERS = {
 }
 
 
-T = TypeVar("T")
+_ENDS = {"until", "to"}  # parameters that are the end of a period
+_MOMENTS = {"since", "from", *_ENDS}
+_DAY = timedelta(days=1)
+T = TypeVar("T", bound=Struct)
 ANY_ID = "{id:[^/]+}"  # of a path, percent-encoded: with braces, too
 PERSON = web.RequestKey("person", Person)
 WORDS = web.ResponseKey("words", str)  # the reason of an error
@@ -236,38 +240,38 @@ def asked_in(kind: type[T], given: bytes | Mapping[str, object]) -> T:
         raise BadQueryError(f"it is not as described: {error}") from error
 
 
-def limit_of(query: Mapping[str, str]) -> int:
-    """Parse the query parameter ``limit``.
+def query_in(kind: type[T], query: Mapping[str, str]) -> T:
+    """Parse the parameters of a request; an empty one counts as left out.
 
     Raises:
-        BadQueryError: it is not a number from 1 to 200.
+        BadQueryError: one is invalid, or not known: a misspelt filter would show all.
     """
-    found = _number(query, "limit", PAGE, PAGE)
-    if found < 1:
-        raise BadQueryError(f"limit must be a number of 1 to {PAGE}")
-    return found
+    known = kind.__struct_encode_fields__
+    if unknown := sorted({*query} - {*known}):
+        there = ", ".join(known) or "none"
+        words = f"no parameter is called {unknown[0]!r}; there are: {there}"
+        raise BadQueryError(words)
+    given: dict[str, object] = {name: one for name in query if (one := query[name])}
+    for name in _MOMENTS & given.keys():
+        given[name] = _moment(query[name], name, is_end=name in _ENDS)
+    return asked_in(kind, given)
 
 
-def word_in(query: Mapping[str, str], name: str) -> str:
-    """Return a query parameter; "" = it is missing.
+def _moment(given: str, name: str, *, is_end: bool) -> datetime:
+    """Parse a time, or a day of UTC; of a day, a period ends with its end.
 
     Raises:
-        BadQueryError: it is too long, or has a NUL character.
+        BadQueryError: it is neither.
     """
-    found = query.get(name, "")
-    if len(found) > LONGEST_WORD or "\0" in found:
-        raise BadQueryError(f"{name} is too long, or has a NUL character")
-    return found
-
-
-def _number(query: Mapping[str, str], name: str, otherwise: int, most: int) -> int:
-    found = query.get(name, "")
-    if not found:
-        return otherwise
-    is_number = found.isascii() and found.isdigit() and len(found) <= len(str(most))
-    if not is_number or int(found) > most:
-        raise BadQueryError(f"{name} must be a number of at most {most}")
-    return int(found)
+    try:
+        plain = given.strip().replace(" ", "+")  # "+" of an offset, decoded
+        found = datetime.fromisoformat(plain)
+        found = found if found.tzinfo else found.replace(tzinfo=UTC)
+        is_day = len(plain) == len("2026-11-27")
+        return found.astimezone(UTC) + (_DAY if is_end and is_day else timedelta())
+    except (ValueError, OverflowError):
+        words = f"{name} must be a time of RFC 3339, or a day such as 2026-11-27"
+        raise BadQueryError(words) from None
 
 
 def answer(request: web.Request, value: object, status: int = 200) -> web.Response:

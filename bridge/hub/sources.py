@@ -259,7 +259,7 @@ class SourceReader(Struct):
         self._count(batch)
         for message in messages:
             with suppress(ApprovalQueueError):  # delivered again: stored only once
-                await queue.complete(message)
+                await queue.settle(message)
 
     async def _wait_for_store(
         self,

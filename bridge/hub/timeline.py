@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from bridge.events.vocabulary import KNOWN_TYPES
+from bridge.hub.answers import Asked, Text
 from bridge.hub.facts import NoteKind
 from bridge.hub.view_rows import Row, Time
 
@@ -140,6 +141,24 @@ class TimeLine(Row, frozen=True, kw_only=True):
     entries: tuple[TimeLineEntry, ...]
     outages: tuple[Outage, ...]
     cut: bool
+
+
+class TimeLineAsked(Asked, frozen=True, kw_only=True):
+    """Which machine is shown, and in which period.
+
+    Attributes:
+        name: the name of the machine.
+        group: its resource group.
+        subscription: its subscription.
+        since: left out: a week before until.
+        until: left out: now. A day is included.
+    """
+
+    name: Text = ""
+    group: Text = field(default="", name="resourceGroup")
+    subscription: Text = ""
+    since: Time | None = None
+    until: Time | None = None
 
 
 def outages_of(

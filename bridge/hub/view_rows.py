@@ -65,29 +65,6 @@ class Situation(Struct, frozen=True, kw_only=True):
         return max(known) if known and len(known) == len(since) else None
 
 
-class Filters(Struct, frozen=True, kw_only=True):
-    """The filters of a list of events; None and "" match all.
-
-    Attributes:
-        is_open: whether the event is pending or running.
-        text: the beginning of an EventId or of a machine's name.
-        since: only events that had not ended by then.
-        until: only events that were known before.
-        after: only events with a larger version.
-    """
-
-    is_open: bool | None = None
-    event_type: str = ""
-    event_source: str = ""
-    group: str = ""
-    status: str = ""
-    text: str = ""
-    since: datetime | None = None
-    until: datetime | None = None
-    after: int = 0
-    limit: int = PAGE
-
-
 class ReporterRow(Row, frozen=True, kw_only=True):
     """Who reported something: a bridge, or, if all is null, Azure."""
 
@@ -107,7 +84,7 @@ class ReporterRow(Row, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """Its name for people."""
-        return self.vm_name or "an unnamed VM"
+        return self.vm_name or self.vm_id or "an unnamed VM"
 
 
 class StoredOutcome(Row, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from bridge.hub.answers import (
     DecisionRow,
     EventPage,
     EventRow,
+    Filters,
     MessageRow,
     OutcomeRow,
     PersonsRow,
@@ -43,10 +44,11 @@ from bridge.hub.bridges import is_unreported
 from bridge.hub.decisions import APPROVE, REFUSE, Persons, persons_of
 from bridge.hub.facts import Kind, Machine, kept_name, key_of, object_in
 from bridge.hub.report import overlaps
-from bridge.hub.store.current import aside_of, asked, details_of, homes_of, is_at
+from bridge.hub.store.current import aside_of, asked, homes_of, is_at
 from bridge.hub.store.lists import decision_row
 from bridge.hub.store.rows import (
     Summary,
+    details_in,
     made,
     moment_of,
     moment_or_none,
@@ -62,7 +64,7 @@ from bridge.hub.store.tables import (
     trail,
     votes,
 )
-from bridge.hub.view_rows import PAGE, Filters, ReporterRow, Situation, StoredOutcome
+from bridge.hub.view_rows import PAGE, ReporterRow, Situation, StoredOutcome
 
 _MOST_ENTRIES = 100
 _PLACE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
@@ -78,7 +80,7 @@ def list_events(
     misses no change.
     """
     query = select(events).where(*_wanted(filters), _is_settled(connection))
-    query = query.order_by(events.c.version).limit(max(1, min(filters.limit, PAGE)))
+    query = query.order_by(events.c.version).limit(filters.limit)
     return _rows(connection, connection.execute(query).all(), situation)
 
 
@@ -93,7 +95,7 @@ def overview(
         .where(*_wanted(filters))
         .order_by(*order, events.c.told.desc(), events.c.event_key)
     )
-    query = query.offset(skip).limit(max(1, min(filters.limit, PAGE)))
+    query = query.offset(skip).limit(filters.limit)
     found = _rows(connection, connection.execute(query).all(), situation)
     return sorted(found, key=lambda row: not row.unreported)
 
@@ -313,7 +315,7 @@ def _persons(
 ) -> dict[str, Persons]:
     """Return how many people must approve each event."""
     keys = [row.event_key for row in found]
-    voices = {key: one.voices for key, one in details_of(connection, keys).items()}
+    voices = {row.event_key: details_in(row.details).voices for row in found}
     homes = homes_of(connection, keys, voices)
     aside = aside_of(connection, keys)
     return {

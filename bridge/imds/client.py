@@ -210,9 +210,13 @@ def _unavailable(method: str, error: Exception) -> MetadataUnavailableError:
     if isinstance(error, TimeoutError):
         text = f"IMDS did not answer the {method} in time"
         return MetadataUnavailableError(text, outcome="timeout")
-    origin = type(error.__cause__ or error).__name__
-    text = f"IMDS cannot be reached for the {method} ({origin})"
-    return MetadataUnavailableError(text, outcome="reset")
+    origin = error.__cause__ or error
+    text = f"IMDS cannot be reached for the {method} ({type(origin).__name__})"
+    outcome = "reset"
+    if isinstance(origin, aiohttp.ClientConnectorError):  # there was no connection
+        is_refused = isinstance(origin.os_error, ConnectionRefusedError)
+        outcome = "refused" if is_refused else "unreachable"
+    return MetadataUnavailableError(text, outcome=outcome)
 
 
 async def _once(

@@ -1,6 +1,8 @@
 """One loop sends all requests to scheduledevents: it reads the document, and posts.
 
-    read ──▶ observe ──▶ decide the requests ──▶ POST the most urgent ──▶ read …
+    read ──▶ observe ──▶ ask the rules, decide the requests ──▶ POST the most urgent ─┐
+      ▲                                                                              │
+      └──────────────────────────────────────────────────────────────────────────────┘
 
 The document is read once per interval, and when a request needs a fresh look. Requests
 begin at least 250 ms apart. When a read is due, at most one POST goes before it: so a
@@ -14,10 +16,11 @@ in order, and a POST is decided by the newest document. The observer parses it.
 import asyncio
 import logging
 import math
+from collections.abc import Mapping
 from typing import Protocol
 
 from bridge.events.document import Document, ScheduledEvent
-from bridge.events.look import Look, Need, Requests
+from bridge.events.look import Look, Need, Requests, Withheld
 from bridge.events.start_result import StartAnswer, StartResult
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.clock import Bell, Clock, PauseMeter, ReferenceClock
@@ -90,6 +93,23 @@ class Observer(Protocol):
         ...
 
 
+class Rules(Protocol):
+    """What approves without a message: see ``bridge.approvals.auto_approve``.
+
+    Attributes:
+        withheld: the events that are held now, by key.
+    """
+
+    withheld: Mapping[str, Withheld]
+
+    def turn(self, flows: asyncio.TaskGroup) -> float:
+        """Begin to decide in tasks of ``flows``, if it is time.
+
+        Return when to ask again at the latest, in monotonic seconds.
+        """
+        ...
+
+
 class Poller:
     """The loop that reads the document and posts.
 
@@ -102,6 +122,7 @@ class Poller:
         alone: is held during a request: IMDS gets one at a time. Instance metadata is
             read under it.
         requests: what asks for POSTs; None while nothing does.
+        rules: what approves by rules, if any; asked after each read.
         wake: is set when something has to be done at once.
         reads: how many reads have begun.
         is_over: whether the loop has been asked to stop.
@@ -126,6 +147,7 @@ class Poller:
         self.latest: Look | None = None
         self.alone = asyncio.Lock()
         self.requests: Requests | None = None
+        self.rules: Rules | None = None
         self.wake = Bell()
         self.reads = 0
         self.is_over = False
@@ -155,7 +177,7 @@ class Poller:
             while not stop.is_set():
                 await self.turn(stop)
             watcher.cancel()
-        self.close()
+            self.close()
         await self.observer.touch()
 
     async def _end_at(self, stop: asyncio.Event) -> None:
@@ -179,6 +201,8 @@ class Poller:
         if self.requests:
             need = self.requests.turn(self._usable())
             due = min(due, self._asked_at) if need.look else due
+        if self.rules and self._group:
+            need.at = min(need.at, self.rules.turn(self._group))
         now = self.clock.monotonic()
         if need.event is None and due > now:
             end = min(due, max(need.at, now), now + self._late())

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from bridge.foundation.errors import Reason, RefusedDeliveryError
 from bridge.foundation.values import FilePath
 
+_TLS_KEYS = ("ca_file", "client_certificate", "client_key")
 _Stamp = tuple[int, int, int]
 
 
@@ -53,6 +54,47 @@ class TlsFiles(Struct, frozen=True, kw_only=True):
                     _load(part)
             except ValueError as error:
                 yield key, str(error)
+
+
+class TlsKeys:
+    """The keys of a sink that may use TLS; the section of the sink has the fields.
+
+    Attributes:
+        ca_file: the authorities that may sign the receiver's certificate, in place of
+            those of the system. Example: ``"/etc/sebridge/ca.pem"``.
+        client_certificate: the certificate of this side, for mutual TLS; a replaced
+            file is read again. Example: ``"/etc/sebridge/client.pem"``.
+        client_key: the key of the certificate. Left out: it is in client_certificate.
+            Example: ``"/etc/sebridge/client.key"``.
+    """
+
+    __slots__ = ()
+    ca_file: FilePath | None
+    client_certificate: FilePath | None
+    client_key: FilePath | None
+
+    @property
+    def tls_files(self) -> TlsFiles:
+        """The certificates of this sink."""
+        return TlsFiles(
+            certificate=self.client_certificate,
+            key=self.client_key,
+            authorities=self.ca_file,
+        )
+
+    def tls_faults(self, unused: str, about: str) -> Iterator[tuple[str, ...]]:
+        """Check that the certificates exist, and are used.
+
+        Args:
+            unused: what is wrong with a certificate here; "" = TLS is used.
+            about: the key that decides whether TLS is used.
+        """
+        if not unused:
+            yield from self.tls_files.faults()
+            return
+        for key in _TLS_KEYS:
+            if getattr(self, key) is not None:
+                yield key, unused, about
 
 
 _NO_FILES = TlsFiles()

@@ -82,12 +82,14 @@ class Retry(Question[Retried], frozen=True, kw_only=True, tag=True):
     async def answer(self, outbox: Outbox, now: float) -> Retried:
         """Change them, and return them."""
 
-        def decide(page: Page[Delivery], known: _Known, rows: Rows) -> Retried:
+        def decide(
+            page: Page[Delivery], records: Records, delivered: Delivered, rows: Rows
+        ) -> Retried:
             sent, late = list[Delivery](), list[Delivery]()
             for one in page.found:
-                is_late = known.delivered.get((one.sink, one.key), 0) > one.id
+                is_late = delivered.get((one.sink, one.key), 0) > one.id
                 (late if is_late and not self.force else sent).append(one)
-            sent = _revive(outbox, sent, known, now, rows)
+            sent = _revive(outbox, sent, records, now, rows)
             is_first = self.at == 0 and self.selection.id is None
             hastened = self._hasten(outbox.image, now, rows) if is_first else 0
             return Retried(sent=sent, late=late, hastened=hastened, next=page.next)
@@ -122,13 +124,15 @@ class Discard(Question[Page[Delivery]], frozen=True, kw_only=True, tag=True):
         every: tuple[DeliveryState, ...] = ("pending", "dead")
         states = tuple(s for s in every if s in (self.selection.states or every))
 
-        def decide(page: Page[Delivery], known: _Known, rows: Rows) -> Page[Delivery]:
+        def decide(
+            page: Page[Delivery], records: Records, _: Delivered, rows: Rows
+        ) -> Page[Delivery]:
             return replace(
                 page,
                 found=[
                     one
                     for one in page.found
-                    if _discard(outbox, one, known.records[one.id], now, rows)
+                    if _discard(outbox, one, records[one.id], now, rows)
                 ],
             )
 
@@ -136,22 +140,14 @@ class Discard(Question[Page[Delivery]], frozen=True, kw_only=True, tag=True):
         return await _change(outbox, Find(selection=selected, at=self.at), decide)
 
 
-class _Known(Struct, frozen=True):
-    """What else was read of deliveries that are about to be changed.
-
-    Attributes:
-        records: the records, by the ids of the deliveries.
-        delivered: the newest delivered id of each sink and key, above these.
-    """
-
-    records: dict[int, Waiting]
-    delivered: dict[tuple[str, str | None], int]
+Records = dict[int, Waiting]  # by the ids of the deliveries
+Delivered = dict[tuple[str, str | None], int]  # the newest id by sink and key
 
 
 async def _change(
     outbox: Outbox,
     asked: Find,
-    decide: Callable[[Page[Delivery], _Known, Rows], T],
+    decide: Callable[[Page[Delivery], Records, Delivered, Rows], T],
 ) -> T:
     """Read deliveries and change them; nothing can change them in between.
 
@@ -164,14 +160,14 @@ async def _change(
         text = f"the state file cannot be written: {database.fault}"
         raise OutboxUnavailableError(text)
 
-    def read(db: sqlite3.Connection) -> tuple[Page[Delivery], _Known]:
+    def read(db: sqlite3.Connection) -> tuple[Page[Delivery], Records, Delivered]:
         page = asked.read(db)
-        records = reads.records(db, "id", [one.id for one in page.found])
-        known = {record.id: record for record, _ in records}
-        return page, _Known(known, last_delivered(db, page.found))
+        found = reads.records(db, "id", [one.id for one in page.found])
+        records = {record.id: record for record, _ in found}
+        return page, records, last_delivered(db, page.found)
 
     def then(
-        found: tuple[Page[Delivery], _Known],
+        found: tuple[Page[Delivery], Records, Delivered],
     ) -> tuple[T, "asyncio.Future[bool]"]:
         rows: Rows = {}
         result = decide(*found, rows)
@@ -186,7 +182,7 @@ async def _change(
 
 
 def _revive(
-    outbox: Outbox, found: Iterable[Delivery], read: _Known, now: float, rows: Rows
+    outbox: Outbox, found: Iterable[Delivery], records: Records, now: float, rows: Rows
 ) -> list[Delivery]:
     """Let deliveries wait as if they were new; return those that do."""
     image = outbox.image
@@ -197,7 +193,7 @@ def _revive(
             continue  # it has changed meanwhile
         if known is None and _is_changing(outbox, delivery):
             continue
-        one = known or read.records[delivery.id]
+        one = known or records[delivery.id]
         one.due, one.attempts, one.waits_for_sink = now, 0, False
         one.born = outbox.ages.at(one.sink, rows)
         put(rows, one, "pending")

@@ -19,7 +19,7 @@ from bridge.outbox.facts import Observations
 from bridge.outbox.image import put
 from bridge.outbox.line import Lines, Waiting
 from bridge.outbox.reads import PAGE
-from bridge.outbox.records import Delivery, Tally
+from bridge.outbox.records import Delivery, DeliveryState, Tally
 from bridge.outbox.state import State
 from bridge.outbox.storage.journal import Rows
 
@@ -125,10 +125,25 @@ class Deliveries(Struct):
 
     def delivered(self, *sent: Delivery, now: float) -> asyncio.Future[bool]:
         """Record that the sink has accepted deliveries."""
-        rows: Rows = {}
-        for delivery in sent:
-            if (one := self.state.image.find(delivery)) is not None:
-                self.state.image.end(one, "delivered", rows, now=now)
+        return self._end(sent, "delivered", now)
+
+    def dead_letter(
+        self, delivery: Delivery, *, now: float, error: str, reason: Reason
+    ) -> asyncio.Future[bool]:
+        """Give a delivery up; keep its row. The next one of its key may be sent."""
+        return self._end((delivery,), "dead", now, (error, reason.value))
+
+    def _end(
+        self,
+        found: Iterable[Delivery],
+        state: DeliveryState,
+        now: float,
+        error: tuple[str, str] | None = None,
+    ) -> asyncio.Future[bool]:
+        rows, image = Rows(), self.state.image
+        for delivery in found:
+            if (one := image.find(delivery)) is not None:
+                image.end(one, state, rows, now=now, error=error)
         return self.state.write(rows)
 
     def postpone(  # noqa: PLR0913 - one per column
@@ -160,17 +175,6 @@ class Deliveries(Struct):
             put(rows, one, "pending")
         if running is not None:
             self.state.ages.note(delivery.sink, running, rows)
-        return self.state.write(rows)
-
-    def dead_letter(
-        self, delivery: Delivery, *, now: float, error: str, reason: Reason
-    ) -> asyncio.Future[bool]:
-        """Give a delivery up; keep its row. The next one of its key may be sent."""
-        rows: Rows = {}
-        if (one := self.state.image.find(delivery)) is not None:
-            self.state.image.end(
-                one, "dead", rows, now=now, error=(error, reason.value)
-            )
         return self.state.write(rows)
 
     def give_up(self, delivery: Delivery, now: float) -> None:

@@ -296,14 +296,10 @@ class Observations(Struct):
             facts.put("sightings", (key,), (now,), rows)
 
     async def was_seen(self, key: str) -> bool:
-        """Whether an EventId was in a document within the retention.
-
-        Raises:
-            OutboxError: the state file does not answer.
-        """
+        """Whether it is known that a document had an EventId within the retention."""
         facts = self.facts
         if not facts.rows("sightings", key):
-            await facts.demand({"key": (key,)})
+            await facts.learn({"key": (key,)})
         return bool(facts.rows("sightings", key))
 
     async def load_again(self) -> None:
@@ -314,8 +310,9 @@ class Observations(Struct):
 
     def publish_again(self, key: str, rows: Rows) -> None:
         """Have the events of an EventId published again from the document."""
-        self.again |= {key}
-        self.facts.name({f"{AGAIN}{key}": b""}, rows)
+        if key not in self.again:
+            self.again |= {key}
+            self.facts.name({f"{AGAIN}{key}": b""}, rows)
 
     # -- named values --------------------------------------------------------
 

@@ -108,17 +108,17 @@ class Image(Struct):
 
     def add(self, item: Item, places: Sequence[Waiting], rows: Rows) -> None:
         """Add the deliveries of a new item, which are not sendable yet."""
-        is_event = item.content.kind == "event"
+        is_event = item.kind == "event"
         if places:
             self._held[item.id] = Held(item, len(places), is_event)
             self._events += is_event
-        rows["items", (item.id,)] = (*item.content, item.created, item.not_before)
+        rows["items", (item.id,)] = item.row
         for one in places:
             put(rows, one, "pending")
             self.sinks[one.sink].add(one)
             self._total += 1
             if self.steps and (one.sink, one.key or "") in self.steps:
-                step = ("pending", item.content.body)
+                step = ("pending", item.body)
                 self.steps[one.sink, one.key or ""][one.id] = step
         if self._total > self.limits.waiting:
             self._bound(item.created, rows)
@@ -158,7 +158,7 @@ class Image(Struct):
         held = self._held.get(item.id)
         if held is not None:
             held.item = item
-            rows["items", (item.id,)] = (*item.content, item.created, item.not_before)
+            rows["items", (item.id,)] = item.row
 
     def waits(self, one: Waiting) -> bool:
         """Return whether a delivery still waits."""
@@ -171,12 +171,12 @@ class Image(Struct):
         for item in items:
             if item.id not in kept:
                 kept[item.id], last = item, item.id
-                self._read_bytes += len(item.content.body or b"")
+                self._read_bytes += len(item.body or b"")
         while len(kept) > _MOST_READ or self._read_bytes > _MOST_BYTES:
             number = next(iter(kept))
             if number == last:
                 return
-            self._read_bytes -= len(kept.pop(number).content.body or b"")
+            self._read_bytes -= len(kept.pop(number).body or b"")
 
     # -- out -----------------------------------------------------------------
 
@@ -285,19 +285,19 @@ class Image(Struct):
             missing = [number for number in missing if known[number] is None]
             found = [one for one in found if self.waits(one)]
         if missing:
-            read = await self._read_again(self._page(missing, lines, ahead))
-            more = self.contents(missing)
-            known |= {number: more[number] or read.get(number) for number in missing}
+            with suppress(OutboxError):  # the disk does not answer: they have to wait
+                known |= await self._read_page(self._page(missing, lines, ahead))
+            more = self.contents(missing).items()
+            known |= {number: item for number, item in more if item is not None}
             found = [one for one in found if self.waits(one)]
         elif 0 < len(self._unsent) < reads.PAGE:
             page = self._page((), lines, ahead)
             self._unsent.clear()
-            self._read_ahead(page)
-        is_urgent = lines.has_windows
+            with suppress(OutboxError):
+                self._reading = self._read_page(page)
+                self._reading.add_done_callback(asyncio.Future.exception)  # it is seen
         return [
-            delivery(
-                one, item, lines.window(one) if is_urgent or one.urgent_until else None
-            )
+            delivery(one, item, lines.window(one))
             for one in found
             if (item := known[one.item]) is not None
         ]
@@ -315,19 +315,9 @@ class Image(Struct):
         page = dict.fromkeys(islice(unknown, 2 * reads.PAGE))
         return [*(page | dict.fromkeys(missing))]
 
-    def _read_ahead(self, numbers: Sequence[int]) -> None:
-        """Begin to read contents before they are needed; the disk need not answer."""
+    def _read_page(self, numbers: Sequence[int]) -> asyncio.Future[dict[int, Item]]:
         job, then = partial(reads.items, numbers=numbers), partial(self._keep, numbers)
-        with suppress(OutboxError):
-            self._reading = self.database.begin_read(job, then)
-            self._reading.add_done_callback(asyncio.Future.exception)  # it is seen
-
-    async def _read_again(self, numbers: Sequence[int]) -> dict[int, Item]:
-        """Read contents; return nothing if the disk does not answer."""
-        job, then = partial(reads.items, numbers=numbers), partial(self._keep, numbers)
-        with suppress(OutboxError):
-            return await self.database.read(job, then)
-        return {}
+        return self.database.read(job, then)
 
     def _keep(
         self, numbers: Sequence[int], read: Mapping[int, Item]
@@ -354,13 +344,14 @@ class Image(Struct):
         """
         is_unwritten = self.database.journal.has
         fresh = dict[str, list[Waiting]]()
+        keys = dict[str | None, str | None]()  # one object for each: they share memory
         for row in found.waiting:
             lines = self.sinks.get(row.sink)
             is_known = lines is not None and row.id in lines.waiting
             if is_known or is_unwritten(("deliveries", (row.id,))):
                 continue
             row.sink = sys.intern(row.sink)
-            row.key = None if row.key is None else sys.intern(row.key)
+            row.key = keys.setdefault(row.key, row.key)
             fresh.setdefault(row.sink, []).append(row)
         for sink, more in fresh.items():
             self.sinks[sink].add_all(more)
@@ -398,22 +389,22 @@ def delivery(
         window: when it is urgent; None = it is not.
         state: its state.
     """
-    content, damage = item.content, item.damage
+    damage = item.damage
     urgent_from, urgent_until = window or (None, None)
     if damage is None and one.attempts < 0:
         damage = "a number beside it cannot be read in the state file"
-    if damage is None and content.kind == "event" and content.key != one.key:
+    if damage is None and item.kind == "event" and item.key != one.key:
         damage = "it names the content of another event in the state file"
     return Delivery(  # by place: it is made for each attempt
         one.id,
         one.sink,
-        content.kind,  # type: ignore[arg-type]  # any text, if damaged
+        item.kind,  # type: ignore[arg-type]  # any text, if damaged
         state,
         one.key,
-        content.event_id,
-        content.cloud_event_id,
-        content.type,
-        b"" if damage is not None else content.body,
+        item.event_id,
+        item.cloud_event_id,
+        item.type,
+        b"" if damage is not None else item.body,
         max(one.attempts, 0),
         one.due,
         item.created,

@@ -5,10 +5,10 @@ order, and no EventId delays another. While any step of a line is urgent, its he
 too, because the step must wait for it.
 
 A head is in ``_later`` until it is due, then in ``_ready``. Beside that it is in
-``_turns`` until its line becomes urgent, or is not any more. What was read, or left out
-by the reader, is in ``_aside``: most of it is settled before the next read, which puts
-the rest back. The heaps may hold entries that are out of date: whoever reads one
-compares it with the delivery.
+``_turns`` until its line becomes urgent, or is not any more: then it is placed anew.
+What was read, or left out by the reader, is in ``_aside``: most of it is settled before
+the next read, which puts the rest back. The heaps may hold entries that are out of
+date: whoever reads one compares it with the delivery.
 """
 
 from bisect import insort
@@ -26,6 +26,7 @@ _NEVER = float("inf")
 _FEW = 64  # steps; an empty deque needs 760 bytes
 
 Heap = list[tuple[float, int]]
+Rank = tuple[bool, float, int]  # not urgent; the end of the window, or due; id
 Window = tuple[float, float]  # from when until when it is urgent
 
 
@@ -115,16 +116,13 @@ class Lines(Struct):
 
     Attributes:
         waiting: every delivery, by its id.
-        has_windows: whether any head may be urgent, now or later.
     """
 
     waiting: dict[int, Waiting] = field(default_factory=dict)
-    has_windows: bool = False
     _lines: dict[str, Waiting | Line] = field(default_factory=dict)  # by key
     _now: float = 0.0  # when it was read last, in seconds since the epoch
     _later: Heap = field(default_factory=list)  # (due, id)
-    _ready: Heap = field(default_factory=list)  # (due, id)
-    _ready_urgent: Heap = field(default_factory=list)  # (end of the window, id)
+    _ready: list[Rank] = field(default_factory=list)
     _turns: Heap = field(default_factory=list)  # (begin or end of the window, id)
     _urgent: set[int] = field(default_factory=set)  # heads that are urgent now
     _for_sink: set[int] = field(default_factory=set)  # heads that wait for the sink
@@ -137,12 +135,12 @@ class Lines(Struct):
         """Put a delivery into the line of its key, in the order of the ids."""
         self.waiting[one.id] = one
         if one.key is None:
-            self._lead(one)
+            self._place(one)
             return
         line = self._lines.get(one.key)
         if line is None:
             self._lines[one.key] = one
-            self._lead(one)
+            self._place(one)
             return
         if isinstance(line, Waiting):
             first, line = line, Line()
@@ -154,9 +152,9 @@ class Lines(Struct):
             head.is_head = False
             self._urgent.discard(head.id)
             self._for_sink.discard(head.id)
-            self._lead(one)
+            self._place(one)
         elif one.urgent_until is not None:
-            self._hasten(head)
+            self._place(head)
 
     def add_all(self, found: Iterable[Waiting]) -> None:
         """Put many deliveries into their lines."""
@@ -186,53 +184,43 @@ class Lines(Struct):
         head = line.steps[0]
         if len(line.steps) == 1:
             self._lines[one.key] = head
-        if was_head:
-            self._lead(head)
-        elif one.urgent_until is not None:
-            self._hasten(head)
+        if was_head or one.urgent_until is not None:
+            self._place(head)
         self._tidy()
 
     def change(self, one: Waiting) -> None:
         """Put a delivery into the place of its new times."""
         if one.is_head:
-            self._lead(one)
+            self._place(one)
 
-    def _lead(self, one: Waiting) -> None:
-        """Make a delivery the head of its line, or note the change of a head."""
-        one.is_head = True
-        if one.is_sendable:
-            heappush(self._later, (one.due, one.id))
-            self._hasten(one)
-            if one.waits_for_sink:
-                self._for_sink.add(one.id)
-
-    def _hasten(self, head: Waiting) -> None:
-        """Note when a head is urgent, now or else next."""
+    def _place(self, head: Waiting) -> None:
+        """Put the head of a line where it is read, now or later."""
+        head.is_head = True
         if not head.is_sendable:
             return
+        number, now = head.id, self._now
         since, until = self.window(head) or (_NEVER, _NEVER)
-        if since > self._now:
-            self._urgent.discard(head.id)
-        else:
-            self._urgent.add(head.id)
-            if head.due <= self._now:
-                heappush(self._ready_urgent, (until, head.id))
+        is_calm = since > now
+        (self._urgent.discard if is_calm else self._urgent.add)(number)
         if since != _NEVER:
-            self.has_windows = True
-            turn = since if since > self._now else until
-            heappush(self._turns, (turn, head.id))
+            heappush(self._turns, (since if is_calm else until, number))
+        if head.due > now:
+            heappush(self._later, (head.due, number))
+        else:
+            heappush(self._ready, (is_calm, head.due if is_calm else until, number))
+        if head.waits_for_sink:
+            self._for_sink.add(number)
 
     def _tidy(self) -> None:
         """Make the heaps anew when most of them is out of date."""
         if not self.waiting:
             self.waiting, self._lines = {}, {}  # a dict never shrinks by itself
-            self.has_windows = False
         self._removed += 1
         if self._removed < _SLACK:
             return
         self._removed = 0
-        heaps = (self._later, self._ready, self._ready_urgent, self._turns)
-        if sum(map(len, heaps)) > 4 * len(self.waiting) + _SLACK:
+        entries = len(self._later) + len(self._ready) + len(self._turns)
+        if entries > 4 * len(self.waiting) + _SLACK:
             self.renew()
 
     # -- what is due ---------------------------------------------------------
@@ -255,6 +243,12 @@ class Lines(Struct):
         one = self.waiting.get(number)
         return one if one is not None and one.is_head and one.is_sendable else None
 
+    def _rank(self, head: Waiting) -> Rank:
+        """Return the place of a head among those that are due."""
+        since, until = self.window(head) or (_NEVER, _NEVER)
+        is_calm = since > self._now
+        return is_calm, head.due if is_calm else until, head.id
+
     def _advance(self, now: float) -> None:
         """Move what has become due or urgent to where it is read."""
         if now < self._now - _SET_BACK:
@@ -262,21 +256,15 @@ class Lines(Struct):
             self.renew()
         self._now = now = max(now, self._now)
         while self._later and self._later[0][0] <= now:
-            due, number = entry = heappop(self._later)
-            one = self._head(number)
-            if one is None or one.due != due:
-                continue
-            heappush(self._ready, entry)
-            if self.has_windows:
-                since, until = self.window(one) or (_NEVER, _NEVER)
-                if since <= now:
-                    heappush(self._ready_urgent, (until, number))
+            due, number = heappop(self._later)
+            if (one := self._head(number)) is not None and one.due == due:
+                heappush(self._ready, self._rank(one))
         changed = set[int]()
         while self._turns and self._turns[0][0] <= now:
             changed.add(heappop(self._turns)[1])
         for number in changed:
             if (one := self._head(number)) is not None:
-                self._hasten(one)
+                self._place(one)
 
     def due(self, now: float, limit: int, but: Collection[int]) -> list[Waiting]:
         """Return what is due: urgent ones first, then those that are due longest.
@@ -286,40 +274,25 @@ class Lines(Struct):
             limit: the most to return.
             but: ids to leave out.
         """
+        self._advance(now)
         back = self._aside.difference(but)
         self._aside -= back
-        for number in back.intersection(self.waiting):
-            if (one := self._head(number)) is not None:
-                heappush(self._later, (one.due, number))
-        self._advance(now)
-        found = dict[int, Waiting]()
-        for heap in (self._ready_urgent, self._ready):
-            self._take(heap, found, limit, but)
-        return list(found.values())
-
-    def _take(
-        self, heap: Heap, found: dict[int, Waiting], limit: int, but: Collection[int]
-    ) -> None:
-        """Add what is ready, in its order, up to ``limit``."""
-        is_by_due, waiting = heap is self._ready, self.waiting
-        while heap and len(found) < limit:
-            at, number = heappop(heap)
-            one = waiting.get(number)
-            if one is None or not one.is_head or not one.is_sendable:
+        for number in back:
+            if (one := self._head(number)) is not None and one.due <= self._now:
+                heappush(self._ready, self._rank(one))
+        found, ready = list[Waiting](), self._ready
+        while ready and len(found) < limit:
+            entry = heappop(ready)
+            one = self._head(entry[2])
+            if one is None or one.due > self._now or one.id in self._aside:
                 continue
-            if one.due == at if is_by_due else self._is_until(one, at):
-                self._aside.add(number)
-                if number not in but:
-                    found[number] = one
-
-    def _is_until(self, one: Waiting, until: float) -> bool:
-        """Return whether a due head is urgent until then; if until later, note it."""
-        since, last = self.window(one) or (_NEVER, _NEVER)
-        if one.due > self._now or since > self._now:
-            return False  # what is not due is in ``_later``
-        if until != last:  # another step is urgent meanwhile
-            heappush(self._ready_urgent, (last, one.id))
-        return until == last
+            if entry != (rank := self._rank(one)):  # another step is urgent meanwhile
+                heappush(ready, rank)
+                continue
+            self._aside.add(one.id)
+            if one.id not in but:
+                found.append(one)
+        return found
 
     def next_due(self, now: float) -> float | None:
         """Return when the next head that is not due yet will be due."""
@@ -356,7 +329,7 @@ class Lines(Struct):
         found = self.for_sink(now, limit, ())
         for one in found:
             one.due = now
-            heappush(self._later, (now, one.id))
+            self._place(one)
         return found
 
     def shift(self, dues: Iterable[tuple[Waiting, float]]) -> list[Waiting]:
@@ -372,16 +345,16 @@ class Lines(Struct):
 
     def renew(self) -> None:
         """Read the times of all heads again."""
-        for heap in (self._later, self._ready, self._ready_urgent, self._turns):
+        for heap in (self._later, self._ready, self._turns):
             heap.clear()
-        for others in (self._urgent, self._for_sink, self._aside):
-            others.clear()
+        for heads in (self._urgent, self._for_sink, self._aside):
+            heads.clear()
         for line in self._lines.values():
             if isinstance(line, Line):
                 line.renew()
         for one in self.waiting.values():
             if one.is_head:
-                self._lead(one)
+                self._place(one)
 
     # -- lines ---------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from operator import attrgetter
 from typing import Annotated, Generic, TypeVar
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 from bridge.outbox import reads
 from bridge.outbox.image import delivery
@@ -291,7 +290,7 @@ class Published(Query[Page[Observation]], frozen=True, kw_only=True, tag=True):
 
 def _observation(db: sqlite3.Connection, number: int, body: bytes) -> Observation:
     item = reads.items(db, [number])[number]
-    light = replace(item, content=item.content._replace(body=b""))
+    light = item._replace(body=b"")
     them = [_delivery(*one, light) for one in reads.records(db, "item", [number])]
     return Observation(number, body, tuple(sorted(them, key=attrgetter("sink"))))
 

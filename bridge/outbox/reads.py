@@ -13,7 +13,6 @@ from bridge.outbox.line import Waiting
 from bridge.outbox.records import (
     STATES,
     UNREADABLE,
-    Content,
     DeliveryState,
     Item,
     message_of,
@@ -179,33 +178,22 @@ def items(db: sqlite3.Connection, numbers: Sequence[int]) -> dict[int, Item]:
 
 
 def _item(row: Sequence[Any]) -> Item:
-    number, *columns, created, not_before, checksum = row
-    content = Content(*columns)
-    damage = damage_of(number, content, checksum)
-    times = (created, not_before)
+    *columns, checksum = row
+    item = Item(*columns)
+    damage = damage_of(item, checksum)
+    times = (item.created, item.not_before)
     if damage is None and not all(isinstance(t, int | float | None) for t in times):
         damage = "a number beside it cannot be read in the state file"
     if damage is None:
-        return Item(number, content, created, not_before)
-
-    def text(value: object) -> str | None:
-        return value if isinstance(value, str) else None
-
-    readable = Content(
-        kind=text(content.kind) or UNREADABLE,
-        key=text(content.key),
-        event_id=text(content.event_id),
-        cloud_event_id=text(content.cloud_event_id),
-        type=text(content.type) or UNREADABLE,
-        body=b"",
-    )
-    return Item(number, readable, created=0.0, damage=damage)
+        return item
+    texts = [value if isinstance(value, str) else None for value in item[1:6]]
+    texts[0], texts[4] = texts[0] or UNREADABLE, texts[4] or UNREADABLE
+    lost: tuple[Any, ...] = (item.id, *texts, b"", 0.0, None, damage)
+    return Item(*lost)
 
 
 LOST = Item(  # in place of a content that the file does not have
-    0,
-    Content(UNREADABLE, None, None, None, UNREADABLE, b""),
-    created=0.0,
+    *(0, UNREADABLE, None, None, None, UNREADABLE, b""),
     damage="the content of this delivery is missing in the state file",
 )
 

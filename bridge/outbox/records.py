@@ -134,6 +134,11 @@ class Tally(Struct, frozen=True, kw_only=True):
         return None if self.oldest is None else max(0, int(now - self.oldest))
 
 
+def is_other(owner: str | None, vm_id: str | None) -> bool:
+    """Whether two vmIds are known, and are of two VMs."""
+    return bool(owner and vm_id) and str(owner).casefold() != str(vm_id).casefold()
+
+
 def value_of(body: bytes) -> dict[str, Any] | None:
     """Return the JSON object of a body; None if it is damaged."""
     found = json_of(body)
@@ -223,33 +228,30 @@ def not_stored(
 # -- What is sent ----------------------------------------------------------------------
 
 
-class Content(NamedTuple):
-    """The columns that the checksum covers, together with the id of the row.
+class Item(NamedTuple):
+    """What is sent: a row of ``items``. The checksum covers it up to the body.
 
     Attributes:
         kind: ``event`` or ``reply``.
         key: deliveries with the same key keep their order.
         event_id: the EventId as received.
         body: what is sent.
+        created, not_before: seconds since the epoch.
+        damage: what is wrong with the row, so that it must not be sent.
     """
 
+    id: int
     kind: str
     key: str | None
     event_id: str | None
     cloud_event_id: str | None
     type: str
     body: bytes
-
-
-class Item(Struct, frozen=True, gc=False):
-    """What is sent: a row of ``items``.
-
-    Attributes:
-        damage: what is wrong with the row, so that it must not be sent.
-    """
-
-    id: int
-    content: Content
-    created: float
+    created: float = 0.0
     not_before: float | None = None
     damage: str | None = None
+
+    @property
+    def row(self) -> tuple[str | bytes | float | None, ...]:
+        """The row as it is written."""
+        return self[1:9]

@@ -16,7 +16,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
 from bridge.outbox import reads
 from bridge.outbox.reads import Step
-from bridge.outbox.records import Content, Delivery, DeliveryState, Success
+from bridge.outbox.records import Delivery, DeliveryState, Item, Success
 from bridge.outbox.storage.journal import Rows
 from bridge.outbox.store import Outbox, Settlement
 
@@ -117,17 +117,9 @@ class Runs(Struct, frozen=True):
 
     async def add(self, event: CloudEvent, *, now: float) -> None:
         """Add a delivery of an event without EventId, for this sink only."""
-        content = Content(
-            kind="event",
-            key=None,
-            event_id=None,
-            cloud_event_id=event.id,
-            type=event.type,
-            body=event.to_json(),
-        )
-        state = self.outbox.state
-        rows = Rows()
-        added = state.add(content, (self.sink,), now, rows)
+        item = Item(0, "event", None, None, event.id, event.type, event.to_json(), now)
+        rows, state = Rows(), self.outbox.state
+        added = state.add(item, (self.sink,), rows)
         await asyncio.shield(state.write(rows, [added]))
 
     async def void(self, key: str) -> None:
@@ -158,4 +150,4 @@ class Runs(Struct, frozen=True):
         """
         end = Settlement(delivery, state, error, success)
         await self.outbox.commit(results, now=now, settle=end)
-        self.outbox.wakeups.rules.set()
+        self.outbox.wakeups.rules()

@@ -7,14 +7,13 @@ from functools import partial
 
 from msgspec import Struct, field
 
-from bridge.foundation.clock import Bell
 from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
 from bridge.outbox.facts import Facts
 from bridge.outbox.image import Added, Image
 from bridge.outbox.line import Waiting
 from bridge.outbox.reads import Asked
-from bridge.outbox.records import CHECKPOINT, Content, Item
+from bridge.outbox.records import CHECKPOINT, Item
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.file import MUCH, Connection, give_back
 from bridge.outbox.storage.journal import Rows
@@ -25,15 +24,14 @@ _NOTHING: Asked = {}
 # -- Wakes the relays, and the rules, when there may be work for them ------------------
 
 
-class Wakeups(Struct, frozen=True):
+class Wakeups(Struct):
     """One asyncio.Event for each sink; the sink's relay waits for it and clears it.
 
     Attributes:
-        rules: set when a rule may come to a new decision: the document has changed, or
-            a command has ended. The auto-approver clears it.
+        rules: called when a command has ended: a rule may come to a new decision.
     """
 
-    rules: Bell = field(default_factory=Bell)
+    rules: Callable[[], None] = lambda: None
     _events: defaultdict[str, asyncio.Event] = field(
         default_factory=partial(defaultdict, asyncio.Event)
     )
@@ -48,7 +46,7 @@ class Wakeups(Struct, frozen=True):
 
     def wake_all(self) -> None:
         """Wake all relays and the rules: what waits was changed."""
-        self.rules.set()
+        self.rules()
         for event in self._events.values():
             event.set()
 
@@ -141,15 +139,16 @@ class State:
         Raises:
             OutboxError: the file cannot be read.
         """
+        database = self.database
+        database.snapshot, database.adopt = self._look, self._adopt
+        database.healed = self.wakeups.wake_all
         try:
-            await self.database.read(_loaded, then=self._load)
+            await database.read(self._look, then=self._adopt)
         except OutboxUnavailableError:
-            if not self.database.is_degraded:
+            if not database.is_degraded:
                 raise
-            self.database.is_blank = True  # the disk has failed since the opening
-            await self.database.read(_loaded, then=self._load)
-        self.database.snapshot, self.database.adopt = self._look, self._adopt
-        self.database.healed = self.wakeups.wake_all
+            database.is_blank = True  # the disk has failed since the opening
+            await database.read(self._look, then=self._adopt)
 
     async def in_turn(
         self,
@@ -201,20 +200,12 @@ class State:
         finally:
             self.facts.asking -= 1
 
-    def _load(self, found: tuple[reads.Snapshot, reads.Part]) -> None:
-        self.reads += 1
-        self.facts.load_meta(found[0].meta)
-        self.facts.load(found[1])
-        self.image.adopt(found[0], counts=True)
-        if len(found[0].waiting) > MUCH:
-            give_back()  # in the loop: 8 ms for 100,000 at the start
-
     def _look(self, db: Connection) -> tuple[reads.Snapshot, reads.Part | None]:
-        return reads.snapshot(db), reads.newest(db) if self.database.is_blank else None
+        is_first = not self.reads or self.database.is_blank
+        return reads.snapshot(db), reads.newest(db) if is_first else None
 
-    def _adopt(self, found: object) -> None:
+    def _adopt(self, found: tuple[reads.Snapshot, reads.Part | None]) -> None:
         """Take over what the file has: an earlier run wrote it."""
-        assert isinstance(found, tuple)  # noqa: S101 - for mypy  # nosec B101
         snapshot, part = found
         if part is not None:
             self._take_over(snapshot, part)
@@ -222,6 +213,8 @@ class State:
         self.image.steps.clear()
         if self.image.adopt(snapshot, counts=part is not None) or part is not None:
             self.wakeups.wake_all()
+        if len(snapshot.waiting) > MUCH:
+            give_back()  # in the loop: 8 ms for 100,000 at the start
 
     def _take_over(self, snapshot: reads.Snapshot, part: reads.Part) -> None:
         """Take over what an earlier run knew, before anything is written."""
@@ -241,26 +234,24 @@ class State:
             both = self.read_late(earlier, facts.value(CHECKPOINT), seen)
             if both is not None:
                 facts.name({CHECKPOINT: both}, rows)
-        self.database.put(rows)
+        if rows:
+            self.database.put(rows)
 
-    def add(  # noqa: PLR0913 - each is a part of it
+    def add(
         self,
-        content: Content,
+        item: Item,
         sinks: Sequence[str],
-        now: float,
         rows: Rows,
         window: tuple[float | None, float | None] = (None, None),
-        *,
-        not_before: float | None = None,
     ) -> Added:
-        """Add an item, and a delivery of it for each sink."""
-        image = self.image
+        """Add an item, which gets its id, and a delivery of it for each sink."""
+        image, now = self.image, item.created
         if image.next_item == 1 and self.database.is_blank:
             # The file may have rows: no id of them may be given again.
             image.next_item = image.next_delivery = int(now * 1000)
-        item = Item(image.next_item, content, now, not_before)
+        item = item._replace(id=image.next_item)
         image.next_item += 1
-        key = content.key if content.kind == "event" else None
+        key = item.key if item.kind == "event" else None
         places = list[Waiting]()
         for sink in sinks:
             one = Waiting(
@@ -300,18 +291,17 @@ class State:
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def then(is_written: bool) -> None:  # noqa: FBT001 - a callback
+            nonlocal told
             if is_written and added:
                 self.image.written(added)
+            if future.done():
+                return  # the disk has answered late
             if told is not None:
                 told(is_written)
+                told = None  # it has the events, and a disk may hang for hours
             for _, places in added:
                 self.image.sendable(places)
-            if not future.done():
-                future.set_result(is_written)
+            future.set_result(is_written)
 
-        self.database.put(rows, then, partial(self.image.written, added))
+        self.database.put(rows, then)
         return future
-
-
-def _loaded(db: Connection) -> tuple[reads.Snapshot, reads.Part]:
-    return reads.snapshot(db), reads.newest(db)

@@ -27,9 +27,7 @@ from pathlib import Path
 from bridge.foundation.background import in_background
 from bridge.foundation.clock import Clock, SystemClock
 from bridge.foundation.errors import (
-    ForeignDatabaseError,
     ForeignFolderError,
-    NewerSchemaError,
     OlderSchemaError,
     OutboxCorruptError,
     OutboxError,
@@ -39,6 +37,7 @@ from bridge.foundation.privileges import enter
 from bridge.foundation.sections import Section
 from bridge.foundation.sqlite_files import (
     EMPTY,
+    as_outbox_error,
     drop,
     fresh_of,
     log_of,
@@ -48,13 +47,13 @@ from bridge.foundation.sqlite_files import (
 )
 from bridge.foundation.values import Duration, Size
 from bridge.outbox.reads import undelivered
-from bridge.outbox.records import OWNER
+from bridge.outbox.records import OWNER, is_other
 from bridge.outbox.recovery.soundness import check
 from bridge.outbox.recovery.trouble import Trouble
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.file import connect, translated
-from bridge.outbox.storage.journal import Change, load
-from bridge.outbox.storage.lock import Place, StateLock, is_other, owner_in
+from bridge.outbox.storage.file import NOT_OURS, File, connect
+from bridge.outbox.storage.journal import Change, load, owner_in
+from bridge.outbox.storage.lock import StateLock
 
 log = logging.getLogger(__name__)
 
@@ -135,15 +134,15 @@ def is_there(path: Path) -> bool:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[StateLock]:
+def locked(path: Path, kind: str = "forwarder") -> Iterator[StateLock]:
     """Lock the state file for this process alone, if that is possible.
 
     A lock that cannot be made, or is refused, is tried again later: see ``StateLock``.
 
     Raises:
-        OutboxLockedError: another forwarder uses it.
+        OutboxLockedError: another process uses it.
     """
-    lock = StateLock(path)
+    lock = StateLock(path, kind)
     lock.take()
     try:
         yield lock
@@ -194,11 +193,16 @@ async def open_database(
             written it.
     """
     trouble, clock = Trouble.of(path), clock or SystemClock()
-    place = Place(path, lock, vm_id, lambda: _examine(path, vm_id, trouble, clock))
+    file = File(
+        path,
+        may_degrade=True,
+        lock=lock,
+        vm_id=vm_id,
+        check=lambda: _examine(path, vm_id, trouble, clock),
+        on_trouble=trouble.meet,
+    )
     try:
-        async with Database.open(
-            path, may_degrade=True, on_trouble=trouble.meet, place=place
-        ) as database:
+        async with Database.open(file) as database:
             if vm_id:
                 set_owner(database, vm_id)
             # A commit does not prove that the file is sound: a start that fails on a
@@ -236,12 +240,15 @@ def _examine(
     trouble.begin()
     try:
         return _check(path, vm_id, trouble, clock)
+    except OSError as error:
+        text = f"the state file {path} cannot be moved: {error.strerror}"
+        raise OutboxUnavailableError(text) from error
     finally:
         trouble.open()
 
 
 def _check(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> str | None:
-    _use_fresh(path)
+    use_fresh(path)
     found = _leave_log(path, clock.now()) or passed_over(path)
     if trouble.is_hopeless and is_there(path):
         why = f"several starts in a row failed, the last with: {trouble.note.damage}"
@@ -254,7 +261,7 @@ def _check(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> str
         found = _renew(path, str(error), trouble, clock)
         owner = _check_file(path, trouble, clock)
     if is_other(owner, vm_id):
-        kept = _set_aside(path, str(owner), clock.now())
+        kept = set_aside(path, str(owner), clock.now())
         log.error(
             "state file is of another VM: starting afresh",
             extra={"vmId": owner, "kept": str(kept)},
@@ -266,15 +273,11 @@ def _check(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> str
 
 
 def _leave_log(path: Path, now: datetime) -> str | None:
-    """Move a log aside that SQLite would pass over and delete; return what was said.
-
-    Raises:
-        OutboxUnavailableError: it cannot be renamed.
-    """
+    """Move a log aside that SQLite would pass over and delete; return what was said."""
     fault = passed_over(path)
     if fault in {None, EMPTY}:
         return None
-    kept = _set_aside(log_of(path), "unread", now)
+    kept = set_aside(log_of(path), "unread", now)
     log.error(
         "log of the state file cannot be read: starting without it",
         extra={"fault": fault, "kept": str(kept)},
@@ -297,22 +300,15 @@ def _check_file(path: Path, trouble: Trouble, clock: Clock) -> str | None:
         with closing(connect(path, busy=_LOOK_BUSY_SECONDS)) as db:
             is_whole = check(db, seconds=seconds, clock=clock)
             owner = owner_in(db)
-    except (
-        OutboxUnavailableError,
-        NewerSchemaError,
-        OlderSchemaError,
-        ForeignDatabaseError,
-    ):
+    except (OutboxUnavailableError, OlderSchemaError, *NOT_OURS):
         raise
     except MemoryError as error:  # perhaps the size of a row is damaged
         raise OutboxError(f"the state file {path} needs too much memory") from error
-    except sqlite3.Error as error:
-        fault = translated(error, f"the state file {path} cannot be read")
+    except (sqlite3.Error, OutboxError, ValueError, OverflowError) as error:
+        fault = as_outbox_error(error)
         if isinstance(fault, OutboxUnavailableError):
             raise fault from error
         raise OutboxCorruptError(str(fault)) from error
-    except (OutboxError, ValueError, OverflowError) as error:
-        raise OutboxCorruptError(str(error)) from error
     if is_suspect and is_whole:
         trouble.looked()
     return owner
@@ -323,7 +319,7 @@ def _leave_older(path: Path, now: datetime) -> str:
     counts = {"pending": 0, "dead": 0}
     with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as db:
         counts |= undelivered(db)
-    kept = _set_aside(path, "older", now)
+    kept = set_aside(path, "older", now)
     log.error(
         "state file is of an older version: starting afresh",
         extra={"kept": str(kept), **counts},
@@ -349,8 +345,8 @@ def _renew(path: Path, why: str, trouble: Trouble, clock: Clock) -> str:
         except _UNSAVED as error:
             why = f"{why}; nothing could be copied: {type(error).__name__}: {error}"
             drop(fresh)
-    kept = _set_aside(path, "corrupt", clock.now())
-    _use_fresh(path)
+    kept = set_aside(path, "corrupt", clock.now())
+    use_fresh(path)
     trouble.moved()
     log.error(
         "state file is corrupt: starting afresh",
@@ -363,32 +359,6 @@ def _renew(path: Path, why: str, trouble: Trouble, clock: Clock) -> str:
         },
     )
     return f"it was damaged, and is kept as {kept}: {found.copied} rows were copied"
-
-
-def _use_fresh(path: Path) -> None:
-    """Move a fresh file into place; see ``use_fresh``.
-
-    Raises:
-        OutboxUnavailableError: it cannot be moved.
-    """
-    try:
-        use_fresh(path)
-    except OSError as error:
-        text = f"the state file {path} cannot be made: {error.strerror}"
-        raise OutboxUnavailableError(text) from error
-
-
-def _set_aside(path: Path, why: str, now: datetime) -> Path:
-    """Move the state file aside; return its new path.
-
-    Raises:
-        OutboxUnavailableError: it cannot be renamed.
-    """
-    try:
-        return set_aside(path, why, now)
-    except OSError as error:
-        text = f"the state file {path} cannot be moved aside: {error.strerror}"
-        raise OutboxUnavailableError(text) from error
 
 
 # -- the VM that it belongs to, which a cloned disk tells apart ------------------------

@@ -29,10 +29,10 @@ from bridge.outbox.reads import RECENT, Asked
 from bridge.outbox.records import (
     REPLIES,
     Checkpoint,
-    Content,
     Decision,
     Delivery,
     DeliveryState,
+    Item,
     Reply,
     Success,
 )
@@ -62,19 +62,6 @@ class Settlement(Struct, frozen=True):
     state: DeliveryState
     error: tuple[str, str] | None = None
     success: Success | None = None
-
-
-class Ready(Struct, frozen=True):
-    """An event that has room, with the content that is sent.
-
-    Attributes:
-        number: its number among the signed events; None = it has none.
-    """
-
-    outgoing: OutgoingEvent
-    window: tuple[float | None, float | None]
-    body: bytes
-    number: int | None
 
 
 class Outbox:
@@ -168,7 +155,9 @@ class Outbox:
         """
 
         def decide() -> "asyncio.Future[bool]":
-            ready = self._ready_of(events, now, may_drop=checkpoint is None)
+            for one in events:
+                one.event.to_json()  # fails, if at all, before anything has changed
+            kept = self._with_room(events, now, may_drop=checkpoint is None)
             rows: Rows = {}
             if settle is not None:
                 self._settle(settle, now, rows)
@@ -177,13 +166,13 @@ class Outbox:
             self.facts.name(named or {}, rows)
             for decision in decisions:
                 self.approvals.decide(decision, now, rows)
-            added = list[Added]()
-            for one in ready:
-                added.append(self._add(one, now, rows))
+            added = [self._add(event, now, rows) for event in kept]
             if reply is not None:
                 added.append(self._add_reply(reply, now, rows))
             self.facts.trim()
-            return self.state.write(rows, added, partial(self._told, ready, added))
+            number = self._number if kept else 0
+            told = partial(self._told, kept, added, number)
+            return self.state.write(rows, added, told)
 
         asked = _asked(events, decisions, settle)
         written = await self.state.in_turn(decide, asked)
@@ -191,25 +180,19 @@ class Outbox:
 
     def _told(
         self,
-        ready: Sequence[Ready],
+        events: Sequence[OutgoingEvent],
         added: Sequence[Added],
+        number: int,
         is_written: bool,  # noqa: FBT001 - a callback
     ) -> None:
-        """Note that events are on the disk, or that the disk does not answer."""
-        if not is_written:
-            self._mark(ready, added)
+        """Note that events are on the disk; or say in each that it is not durable."""
+        if is_written:
+            self._number_on_disk = max(self._number_on_disk or 0, number)
             return
-        for one in ready:
-            if one.number is not None:
-                self._number_on_disk = max(self._number_on_disk or 0, one.number)
-
-    def _mark(self, ready: Sequence[Ready], added: Sequence[Added]) -> None:
-        """Say in each event that it is not durable: the disk does not answer."""
         rows: Rows = {}
-        for one, (item, _) in zip(ready, added, strict=False):  # a reply may be last
-            body = self._signed(one.outgoing.event, None, is_durable=False)
-            marked = replace(item, content=item.content._replace(body=body))
-            self.image.replace(marked, rows)
+        for outgoing, (item, _) in zip(events, added, strict=False):  # a reply is last
+            body = self._signed(outgoing.event, None, is_durable=False)
+            self.image.replace(item._replace(body=body), rows)
         on_disk = self._number_on_disk
         if on_disk is not None and on_disk != self._number:
             self.facts.name({_NUMBER: b"%d" % on_disk}, rows)
@@ -221,47 +204,31 @@ class Outbox:
         """The number of the last signed event, which goes on over restarts."""
         return int(self.facts.value(_NUMBER) or 0)
 
-    def _ready_of(
+    def _with_room(
         self, events: Sequence[OutgoingEvent], now: float, *, may_drop: bool
-    ) -> list[Ready]:
-        """Return the events that have room, with their contents; change nothing.
+    ) -> Sequence[OutgoingEvent]:
+        """Return the events that have room; change nothing.
 
         Raises:
             OutboxFullError: there is no room for an event that may not be dropped.
         """
-        found, dropped = list[Ready](), list[OutgoingEvent]()
-        number, is_durable = 0, self.database.fault is None
-        if self.sign is not None:
-            number = self._number
-            if self._number_on_disk is None and not self.database.is_blank:
-                self._number_on_disk = number
+        if self.database.fault is None:
+            return events
+        kept, dropped = list[OutgoingEvent](), list[OutgoingEvent]()
         for outgoing in events:
-            window = _window(outgoing, now)
-            since, until = window
+            since, until = _window(outgoing, now)
             is_urgent = since is not None and until is not None and since <= now < until
-            has_room = is_durable or self.image.has_room(
-                len(found), is_urgent=is_urgent
-            )
-            if not has_room:
-                dropped.append(outgoing)
-                continue
-            is_numbered = self.sign is not None and is_durable
-            number += is_numbered
-            own = number if is_numbered else None
-            body = self._signed(outgoing.event, own, is_durable=is_durable)
-            found.append(Ready(outgoing, window, body, own))
-        if dropped:
-            error = OutboxFullError(
-                "neither disk nor memory has room for another event"
-            )
-            if not may_drop:
-                raise error
-            for outgoing in dropped:
-                log_drop(outgoing, error)
-                before = self.observations.followers(outgoing.key)
-                for sink in self.router.sinks(outgoing.subject, before):
-                    self.image.lost(sink)
-        return found
+            has_room = self.image.has_room(len(kept), is_urgent=is_urgent)
+            (kept if has_room else dropped).append(outgoing)
+        error = OutboxFullError("neither disk nor memory has room for another event")
+        if dropped and not may_drop:
+            raise error
+        for outgoing in dropped:
+            log_drop(outgoing, error)
+            before = self.observations.followers(outgoing.key)
+            for sink in self.router.sinks(outgoing.subject, before):
+                self.image.lost(sink)
+        return kept
 
     def _signed(
         self, event: CloudEvent, number: int | None, *, is_durable: bool
@@ -270,31 +237,36 @@ class Outbox:
             event = replace(event, data={**event.data, "durable": False})
         return (self.sign(event, number) if self.sign else event).to_json()
 
-    def _add(self, one: Ready, now: float, rows: Rows) -> Added:
+    def _add(self, outgoing: OutgoingEvent, now: float, rows: Rows) -> Added:
         """Add an event: its count, its followers, and a delivery for each sink."""
-        outgoing, event = one.outgoing, one.outgoing.event
+        event, is_durable = outgoing.event, self.database.fault is None
+        number = None
+        if self.sign is not None and is_durable:
+            number = self._number + 1
+            if self._number_on_disk is None:
+                self._number_on_disk = number - 1
+            self.facts.name({_NUMBER: b"%d" % number}, rows)
         sinks = self.observations.tell(outgoing, self.router, now, rows)
-        if one.number is not None:
-            self.facts.name({_NUMBER: b"%d" % one.number}, rows)
-        content = Content(
+        before = outgoing.not_before
+        item = Item(
+            id=0,
             kind="event",
             key=outgoing.key,
             event_id=event.text("correlationid"),
             cloud_event_id=event.id,
             type=event.type,
-            body=one.body,
+            body=self._signed(event, number, is_durable=is_durable),
+            created=now,
+            not_before=None if before is None else before.timestamp(),
         )
         if ".command." in event.type:
-            self.facts.results.append(one.body)
+            self.facts.results.append(item.body)
             del self.facts.results[:-RECENT]
-        not_before = outgoing.not_before.timestamp() if outgoing.not_before else None
-        return self.state.add(
-            content, sinks, now, rows, one.window, not_before=not_before
-        )
+        return self.state.add(item, sinks, rows, _window(outgoing, now))
 
     def _add_reply(self, reply: Reply, now: float, rows: Rows) -> Added:
-        content = Content("reply", reply.key, None, None, "reply", reply.body)
-        return self.state.add(content, (REPLIES,), now, rows)
+        item = Item(0, "reply", reply.key, None, None, "reply", reply.body, now)
+        return self.state.add(item, (REPLIES,), rows)
 
     def _settle(self, settle: Settlement, now: float, rows: Rows) -> None:
         one = self.image.find(settle.delivery)

@@ -19,12 +19,14 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from bridge.events.build import EventContext, from_bridge
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, rfc3339
 from bridge.events.command_result import CommandResult, from_command
+from bridge.events.data import BridgeData
 from bridge.foundation.errors import Reason, TransientDeliveryError
 from bridge.outbox.records import Delivery, DeliveryState, Success
 from bridge.outbox.sink_state import Runs, Standing
 from bridge.pipeline.attempt import is_urgent
+from bridge.pipeline.circuit import SinkState
 from bridge.pipeline.relay import Relay
 from bridge.pipeline.settling import fields_of
 from bridge.sinks.acting import Action, Actor, Ending, Fate, Skip, Step, Wait
@@ -78,6 +80,7 @@ class ActingRelay(Relay):
     _runs: list[Run] = field(default_factory=list)
     _ended: set[int] = field(default_factory=set)  # ended since ``pending`` was read
     _asked: dict[int, float] = field(default_factory=dict)  # id: when first seen
+    _is_early: bool = False
     _is_start_decided: bool = False  # whether a restore is needed is known
 
     def __post_init__(self) -> None:
@@ -85,9 +88,19 @@ class ActingRelay(Relay):
         self._deliveries = Runs(self.outbox, self.sink)
 
     @property
+    def state(self) -> SinkState:
+        """The state of the sink; early: all that waits has its time still to come."""
+        return SinkState.EARLY if self._is_early else self._circuit.state
+
+    @property
     def obstacle(self) -> str | None:
         """Why the sink cannot act, or not on some event; None if it can act."""
         return self.actor.obstacle or self.actor.unclear
+
+    @property
+    def is_acting(self) -> bool:
+        """Whether an action runs, which a stop would cut short."""
+        return bool(self._runs)
 
     def offer(self, heartbeat: CloudEvent) -> None:
         """Ignore a heartbeat: no action belongs to it."""
@@ -95,7 +108,7 @@ class ActingRelay(Relay):
     async def step(self, tasks: asyncio.TaskGroup) -> float:
         """Begin, skip and stop actions where necessary; see ``Relay.step``."""
         self._wake.clear()
-        await self._times.follow()
+        await self._settling.follow()
         self._ended.clear()
         pending = await self._deliveries.pending(self.clock.now().timestamp())
         if not self._is_start_decided and self.outbox.state.knows_earlier_runs:
@@ -107,8 +120,7 @@ class ActingRelay(Relay):
         wait = await self._begin_or_skip(first, standings, tasks)
         asked = self._asked
         self._asked = {d.id: asked[d.id] for d in pending if d.id in asked}
-        self._times.has_pending = bool(pending)
-        await self._times.keep()
+        self._settling.has_pending = bool(pending)
         return wait
 
     async def _decide_at_start(self) -> None:
@@ -123,9 +135,12 @@ class ActingRelay(Relay):
         events = (CloudEvent.from_json(delivery.body) for delivery in pending)
         if all(self.actor.action(event) is not Action.RESTORE for event in events):
             context = self.event_context()
-            started = from_bridge(
-                context, "started", observed_at=now, reason=_RESTORE_REASON
+            data = BridgeData(
+                observed_at=rfc3339(now),
+                reporter=context.reporter,
+                reason=_RESTORE_REASON,
             )
+            started = from_bridge(context, "started", data)
             await self._deliveries.add(started.event, now=now.timestamp())
 
     def _first_of(self, pending: list[Delivery]) -> list[Delivery]:
@@ -149,6 +164,7 @@ class ActingRelay(Relay):
             Seconds after which to look again.
         """
         waits, skipped = [_LONGEST_WAIT], list[tuple[Run, Skip]]()
+        self._is_early = bool(first) and not self._runs
         for delivery in first:
             if self._stop.is_set() or delivery.id in self._ended:
                 continue  # the delivery has changed since it was read
@@ -156,6 +172,7 @@ class ActingRelay(Relay):
             step = self._step_of(delivery, standing)
             verdict = self.actor.verdict(step)
             run = Run(delivery, step, standing.appearance, self.clock.monotonic())
+            self._is_early &= isinstance(verdict, Wait) and verdict.is_early
             if isinstance(verdict, Skip):
                 skipped.append((run, verdict))
             elif isinstance(verdict, Wait):

@@ -1,5 +1,6 @@
 """The state of one sink, judged by its answers, and when to try the sink next.
 
+    untried ──first success──▶ ok
     ok ──an attempt fails because of the sink──▶ unreachable ──first success──▶ ok
     ok, unreachable ──three refusals in a row──▶ parked ──first success──▶ ok
 
@@ -41,6 +42,8 @@ _UNREACHABLE = {Reason.CONNECTION, Reason.SERVER, Reason.TIMEOUT}
 class SinkState(StrEnum):
     """The state of a sink, as the status shows it."""
 
+    UNTRIED = "untried"
+    EARLY = "early"  # of a command: the time of what waits has not come
     OK = "ok"
     RETRYING = "retrying"
     PARKED = "parked"
@@ -86,6 +89,8 @@ class Circuit:
         refusals: how many refusals there were in a row.
         is_unreachable: whether the sink was unreachable at the last attempt.
         running: the running time, for the age of deliveries.
+        is_release_owed: whether to release: to make due all deliveries that failed
+            because of the sink.
     """
 
     def __init__(self, backoff: RetryPolicy, busy: Pause) -> None:
@@ -104,8 +109,7 @@ class Circuit:
         self._try_at = 0.0
         self._succeeded_at = float("-inf")
         self._has_failures = False  # because of the sink, since the last success
-        # To release is to make due all deliveries that failed because of the sink.
-        self._is_release_owed = False
+        self.is_release_owed = False
         self._may_release_at = float("-inf")
 
     @property
@@ -113,7 +117,9 @@ class Circuit:
         """The state of the sink."""
         if self.is_parked:
             return SinkState.PARKED
-        return SinkState.RETRYING if self.last_error else SinkState.OK
+        if self.last_error:
+            return SinkState.RETRYING
+        return SinkState.OK if self.was_reached else SinkState.UNTRIED
 
     @property
     def was_reached(self) -> bool:
@@ -138,7 +144,7 @@ class Circuit:
         self._succeeded_at = now
         if self.last_error is None:
             return  # the usual case
-        self._is_release_owed |= self._has_failures
+        self.is_release_owed |= self._has_failures
         self._forget()
         self.running.run(now)
 
@@ -242,7 +248,7 @@ class Circuit:
         was_away, self.is_away = self.is_away, not is_there
         is_back = was_away and is_there
         if is_back:
-            self._is_release_owed = True
+            self.is_release_owed = True
         return is_back
 
     @property
@@ -255,18 +261,13 @@ class Circuit:
         return self._pause.holds(began) or self.busy.holds(began)
 
     def takes_release(self, now: float) -> bool:
-        """Return whether to release now; if so, the release counts as done."""
-        may_at = max(self.hold_until, self._may_release_at)
-        if not self._is_release_owed or now < may_at:
+        """Return whether the release may be made now; if so, it counts as done."""
+        if now < max(self.hold_until, self._may_release_at):
             return False
-        self._is_release_owed = False
+        self.is_release_owed = False
         if self.was_reached:  # after the first release, the next one need not wait
             self._may_release_at = now + _RELEASE_EVERY
         return True
-
-    def owe_release(self) -> None:
-        """Plan a release: deliveries may wait that failed because of the sink."""
-        self._is_release_owed = True
 
     def marks(self, oldest: float | None) -> list[float]:
         """Return the times at which the relay must look again.
@@ -281,7 +282,7 @@ class Circuit:
             found.append(self._try_at)
         elif oldest is not None:
             found.append(max(self._try_at, oldest + _SILENT_AFTER))
-        if self._is_release_owed:
+        if self.is_release_owed:
             found.append(self._may_release_at)
         return found
 

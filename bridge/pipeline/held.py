@@ -12,7 +12,6 @@ Invariant: the transitions of one EventId are published in the order of observat
 """
 
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 
 from msgspec import Struct, field
@@ -87,14 +86,12 @@ class Held(Struct, frozen=True, kw_only=True):
         If one transition of an EventId is urgent, all transitions of this EventId are
         published, so that their order is kept.
         """
-        urgent = self._urgent(now)
-        rest = tuple(
-            replace(one, steps=_without(one, urgent)) for one in self.observations
-        )
-        ready = tuple(
-            replace(one, steps=_within(one, urgent), is_changed=False)
-            for one in self.observations
-        )
+        urgent, ready, rest = self._urgent(now), list[Observation](), []
+        for one in self.observations:
+            pressing = tuple(step for step in one.steps if step.event.key in urgent)
+            others = tuple(step for step in one.steps if step.event.key not in urgent)
+            ready.append(replace(one, steps=pressing, is_changed=False))
+            rest.append(replace(one, steps=others))
         held = Held(
             observations=tuple(one for one in rest if not one.is_empty),
             before={k: v for k, v in self.before.items() if k not in urgent},
@@ -130,11 +127,3 @@ def _may_not_wait(event: ScheduledEvent, now: datetime) -> bool:
     if event.status == EventStatus.STARTED or event.not_before is None:
         return True
     return event.not_before - now < _MAY_WAIT
-
-
-def _within(one: Observation, keys: AbstractSet[str]) -> tuple[Transition, ...]:
-    return tuple(step for step in one.steps if step.event.key in keys)
-
-
-def _without(one: Observation, keys: AbstractSet[str]) -> tuple[Transition, ...]:
-    return tuple(step for step in one.steps if step.event.key not in keys)

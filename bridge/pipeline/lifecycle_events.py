@@ -5,9 +5,12 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
-from bridge.events.build import EventContext, from_bridge, paused_for
+from bridge.events.build import EventContext, from_bridge
+from bridge.events.cloudevent import rfc3339
+from bridge.events.data import BridgeData
 from bridge.foundation.clock import Clock, ReferenceClock
 from bridge.imds.poller import Poller
 from bridge.outbox.records import REPLIES
@@ -54,7 +57,7 @@ class LifecycleEvents(Struct):
         sent after the next start.
         """
         self._terms_at = self.clock.monotonic() + _TERMS_EVERY
-        await self.publish("started", more=self._terms())
+        await self._publish("started", self._with_terms(self._data()))
         if self.heartbeat:
             self._beat_at = self.clock.monotonic() + self.heartbeat
         while not stop.is_set():
@@ -73,60 +76,55 @@ class LifecycleEvents(Struct):
         is_unreachable = self.poller.is_unreachable()
         if is_unreachable != self._is_unreachable:
             self._is_unreachable = is_unreachable
-            if is_unreachable:
-                await self.publish("imds-unreachable", reason=self.poller.imds_state)
-            else:
-                await self.publish("imds-recovered")
+            what = "imds-unreachable" if is_unreachable else "imds-recovered"
+            reason = self.poller.imds_state if is_unreachable else None
+            await self.publish(what, reason)
         if self.heartbeat and self.clock.monotonic() >= self._beat_at:
             self._beat_at = self.clock.monotonic() + self.heartbeat
             await self._beat()
 
-    async def publish(
-        self,
-        what: str,
-        reason: str | None = None,
-        more: Mapping[str, object] | None = None,
-    ) -> str:
+    async def publish(self, what: str, reason: str | None = None) -> str:
         """Commit a bridge.* event to the outbox, and return its id."""
-        now = self.clock.now()
-        outgoing = from_bridge(
-            self.event_context,
-            what,
-            observed_at=now,
-            reason=reason,
-            more={**(more or {}), **self._paused()},
-        )
-        await self.outbox.commit([outgoing], now=now.timestamp())
+        return await self._publish(what, self._data(reason))
+
+    async def _publish(self, what: str, data: BridgeData) -> str:
+        outgoing = from_bridge(self.event_context, what, data)
+        await self.outbox.commit([outgoing], now=self.clock.now().timestamp())
         return outgoing.event.id
 
-    def _terms(self) -> dict[str, object]:
-        """Return the interval of heartbeats, and how approvals are accepted."""
-        return {
-            "intervalSeconds": float(self.heartbeat),
-            "approvals": self.offer,
-            **({"signing": self.signer.terms} if self.signer else {}),
-            **self._clock_offset(),
-        }
-
-    def _beat_terms(self) -> dict[str, object]:
-        """Return the terms, once a day with the whole offer, else its digest alone."""
-        if self.clock.monotonic() >= self._terms_at:
-            self._terms_at = self.clock.monotonic() + _TERMS_EVERY
-            return self._terms()
-        digest = self.offer and {"digest": self.offer["digest"]}
-        last = {"signing": {"n": self.signer.last}} if self.signer else {}
-        return {**self._terms(), "approvals": digest, **last}
-
-    def _clock_offset(self) -> dict[str, object]:
-        """Return how far this VM's clock is ahead of IMDS's; empty if not known."""
-        ahead = self.clock.ahead if isinstance(self.clock, ReferenceClock) else None
-        return {} if ahead is None else {"clockOffsetSeconds": round(ahead)}
-
-    def _paused(self) -> dict[str, object]:
-        """Return how long this VM stood still since the last event; empty = not."""
+    def _data(self, reason: str | None = None) -> BridgeData:
+        """Return what every event has: also how long this VM stood still before."""
         pauses = self.poller.pauses
         seconds, self._told = pauses.since(self._told), pauses.total
-        return paused_for(seconds)
+        return BridgeData(
+            observed_at=rfc3339(self.clock.now()),
+            reporter=self.event_context.reporter,
+            reason=reason,
+            paused_seconds=round(seconds) if seconds else UNSET,
+        )
+
+    def _with_terms(self, data: BridgeData) -> BridgeData:
+        """Add the interval of heartbeats, and how approvals are accepted."""
+        ahead = self.clock.ahead if isinstance(self.clock, ReferenceClock) else None
+        return replace(
+            data,
+            interval_seconds=float(self.heartbeat),
+            approvals=self.offer,
+            signing=self.signer.terms if self.signer else UNSET,
+            clock_offset_seconds=UNSET if ahead is None else round(ahead),
+        )
+
+    def _with_beat_terms(self, data: BridgeData) -> BridgeData:
+        """Add the terms, once a day with the whole offer, else its digest alone."""
+        full = self._with_terms(data)
+        if self.clock.monotonic() >= self._terms_at:
+            self._terms_at = self.clock.monotonic() + _TERMS_EVERY
+            return full
+        return replace(
+            full,
+            approvals=self.offer and {"digest": self.offer["digest"]},
+            signing={"n": self.signer.last} if self.signer else UNSET,
+        )
 
     async def _pause(self, stop: asyncio.Event) -> None:
         """Wait for the next look, or exactly until the next heartbeat."""
@@ -139,18 +137,13 @@ class LifecycleEvents(Struct):
 
     async def _beat(self) -> None:
         tallies = await self.outbox.deliveries.tallies()
-        outgoing = from_bridge(
-            self.event_context,
-            "heartbeat",
-            observed_at=self.clock.now(),
-            more={
-                "pending": sum(t.pending for n, t in tallies.items() if n != REPLIES),
-                "dead": sum(t.dead for n, t in tallies.items() if n != REPLIES),
-                **self._beat_terms(),
-                **self._paused(),
-                **await _free_disk(self.state_path.parent),
-            },
+        data = replace(
+            self._with_beat_terms(self._data()),
+            pending=sum(t.pending for n, t in tallies.items() if n != REPLIES),
+            dead=sum(t.dead for n, t in tallies.items() if n != REPLIES),
+            free_disk_bytes=await _free_disk(self.state_path.parent),
         )
+        outgoing = from_bridge(self.event_context, "heartbeat", data)
         wanted = self.outbox.router.sinks(outgoing.subject, frozenset())
         event, sign = outgoing.event, self.outbox.sign
         if sign is not None:
@@ -160,11 +153,11 @@ class LifecycleEvents(Struct):
                 relay.offer(event)
 
 
-async def _free_disk(directory: Path) -> dict[str, object]:
-    """Return the free space of the disk; empty if it cannot be read in time."""
+async def _free_disk(directory: Path) -> int | UnsetType:
+    """Return the free bytes of the disk; UNSET if they cannot be read in time."""
     try:
         async with asyncio.timeout(_DISK_PATIENCE):  # a disk may hang
             usage = await asyncio.to_thread(shutil.disk_usage, directory)
     except OSError:  # TimeoutError is one
-        return {}
-    return {"freeDiskBytes": usage.free}
+        return UNSET
+    return usage.free

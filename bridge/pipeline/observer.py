@@ -22,6 +22,7 @@ from bridge.events.build import (
     from_transition,
 )
 from bridge.events.document import Document, exact, parse
+from bridge.events.identity import Identity
 from bridge.events.transitions import Transition, anchored, diff, same_again
 from bridge.events.watch import Moment, Watch, joined
 from bridge.foundation.clock import Clock, PauseMeter, is_settled
@@ -95,6 +96,11 @@ class Observer(Struct):
         if ours is None:
             return None
         return joined(self._earlier, Watch.from_json(ours)).to_json()
+
+    @property
+    def identity(self) -> Identity:
+        """The identity of this VM, as far as it is known; see ``acting.Outlook``."""
+        return self.event_context.identity
 
     @property
     def _before(self) -> Watch:
@@ -233,7 +239,6 @@ class Observer(Struct):
         self.watch, self._touched = after, self.clock.monotonic()
         if self.changed is not None:
             self.changed()
-        self.outbox.wakeups.rules.set()
         _report(self.metrics, document, steps)
         return document
 
@@ -318,6 +323,14 @@ def _report(
                 "incarnation": document.incarnation,
             },
         )
+        if step.previous is None and not (event.has_resources and event.resources):
+            is_empty = event.raw.get("Resources") == []
+            what = "is empty" if is_empty else "is no list of names"
+            fault = f"Resources {what}: scope own or first may not let it through"
+            log.warning(
+                "event names no machine",
+                extra={"eventId": event.event_id, "fault": fault},
+            )
         label = type_label(event.event_type)
         metrics.transitions.labels(step.kind.value, label).inc()
     gauge = metrics.scheduled_events

@@ -11,13 +11,11 @@ mean for the other deliveries.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-
-from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
@@ -34,72 +32,11 @@ from bridge.pipeline.attempt import (
     is_urgent,
 )
 from bridge.pipeline.circuit import Circuit, SinkState
-from bridge.pipeline.settling import DueTimes, Probe, Settling
+from bridge.pipeline.settling import Probe, Settling
 from bridge.telemetry.metrics import Metrics
 
 Deliver = Callable[[Delivery], Awaitable[None]]
 Gather = Callable[[Delivery, asyncio.TaskGroup], asyncio.Future[None]]
-
-# -- The heartbeats of one relay: the only deliveries that are not stored --------------
-#
-# A heartbeat says that the bridge is alive now. So only the newest one waits, and a
-# heartbeat that fails is not tried again.
-
-
-class HeartbeatSlot(Struct):
-    """Holds the latest heartbeat until no stored delivery is more important.
-
-    Attributes:
-        sink: the sink's name.
-        waiting: the heartbeat; None after its attempt has begun.
-        in_flight: the attempt at an earlier heartbeat.
-    """
-
-    sink: str
-    attempts: Attempts
-    waiting: Delivery | None = None
-    in_flight: Attempt | None = None
-
-    def offer(self, heartbeat: CloudEvent) -> None:
-        """Replace the waiting heartbeat by a newer one."""
-        now = self.attempts.clock.now().timestamp()
-        self.waiting = not_stored(
-            self.sink, heartbeat.id, heartbeat.type, heartbeat.to_json(), now
-        )
-
-    def begin(self, *, is_idle: bool, is_alone: bool) -> Attempt | None:
-        """Begin the attempt at the heartbeat, unless a stored delivery comes first.
-
-        Args:
-            is_idle: whether nothing is due and nothing is in flight.
-            is_alone: whether, in addition, no delivery is due later.
-
-        Returns:
-            The attempt, which the caller makes; None if none has begun.
-        """
-        attempts = self.attempts
-        circuit, pace = attempts.circuit, attempts.pace
-        if self.waiting is None or attempts.taken >= attempts.slots:
-            return None
-        opens_at = max(circuit.hold_until, circuit.opens_at, pace.opens_at)
-        if self.in_flight is not None or attempts.clock.monotonic() < opens_at:
-            return None
-        is_in_trouble = circuit.last_error is not None
-        is_first = is_alone if is_in_trouble else is_idle
-        if (is_in_trouble or pace.rate is not None) and not is_first:
-            return None
-        self.in_flight, self.waiting = attempts.begin(self.waiting), None
-        return self.in_flight
-
-    def end(self, attempt: Attempt) -> None:
-        """Note that the attempt has ended; if it was not sent, it waits again."""
-        self.in_flight = None
-        if attempt.is_void and self.waiting is None:
-            self.waiting = attempt.delivery
-
-
-# -- The relay of one sink: a due delivery → one attempt → settle ----------------------
-
 
 _LONGEST_WAIT = 60.0
 _MOST_RELEASED = 10_000  # deliveries at once, so that each time is short
@@ -119,6 +56,9 @@ class Relay:
         busy: the pause that all sinks of the same Service Bus namespace share.
         repeats: whether a second attempt at an urgent delivery may begin while the
             first hangs.
+        gather: begins an attempt that may share a request, and returns the future of
+            its result; None = one request for each attempt.
+        remind: runs beside the deliveries; None = the other side needs no reminder.
         name: the name of the worker.
     """
 
@@ -133,16 +73,21 @@ class Relay:
     busy: Pause = field(default_factory=Pause)
     repeats: bool = False
     name: str = field(init=False)
-    _gather: Gather | None = field(init=False, default=None)
+    gather: Gather | None = field(init=False, default=None)
+    remind: Callable[[asyncio.Event], Coroutine[Any, Any, None]] | None = field(
+        init=False, default=None
+    )
     _circuit: Circuit = field(init=False)
     _attempts: Attempts = field(init=False)
-    _times: DueTimes = field(init=False)
     _settling: Settling = field(init=False)
-    _heartbeat: HeartbeatSlot = field(init=False)
     _wake: asyncio.Event = field(init=False)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)
     _is_probing: bool = False
+    # Only the newest heartbeat waits, and one that fails is not tried again: it says
+    # that the bridge is alive now.
+    _beat: Delivery | None = None
+    _beating: Attempt | None = None  # the attempt at an earlier one
 
     def __post_init__(self) -> None:
         sink, outbox, clock, policy = self.sink, self.outbox, self.clock, self.policy
@@ -151,12 +96,9 @@ class Relay:
         self._attempts = attempts = Attempts(
             policy.slots, policy.most_slots, circuit, self.pace, clock, self.chance
         )
-        longest = policy.backoff.max_backoff
-        self._times = times = DueTimes(sink, outbox, clock, circuit, longest)
         self._settling = Settling(
-            sink, outbox, clock, self.metrics, policy, circuit, attempts, times
+            sink, outbox, clock, self.metrics, policy, circuit, attempts
         )
-        self._heartbeat = HeartbeatSlot(sink, attempts)
         self._wake = outbox.wakeups.of(sink)
 
     @property
@@ -186,6 +128,11 @@ class Relay:
         """Why the sink cannot work at all; None if it can. See ``ActingRelay``."""
         return None
 
+    @property
+    def is_acting(self) -> bool:
+        """Whether an action runs, which a stop would cut short. See ``ActingRelay``."""
+        return False
+
     def may_send(self, delivery: Delivery) -> bool:
         """Return whether a delivery whose attempt has begun may still be sent now.
 
@@ -194,20 +141,14 @@ class Relay:
         """
         return self._attempts.may_go_on(delivery)
 
-    def gather_with(self, gather: Gather | None) -> None:
-        """Let attempts share requests from now on; None = one request for each.
-
-        ``gather`` begins an attempt, and returns the future of its result.
-        """
-        self._gather = gather
-
-    def probe_with(self, probe: Probe | None) -> None:
-        """Ask the address of a silent sink with this; None = it cannot be asked."""
+    def probe_with(self, probe: Probe) -> None:
+        """Ask the address of a silent sink with this."""
         self._settling.probe = probe
 
     def offer(self, heartbeat: CloudEvent) -> None:
         """Replace the waiting heartbeat by a newer one; heartbeats are not stored."""
-        self._heartbeat.offer(heartbeat)
+        now, body = self.clock.now().timestamp(), heartbeat.to_json()
+        self._beat = not_stored(self.sink, heartbeat.id, heartbeat.type, body, now)
         self._wake.set()
 
     def resume(self) -> None:
@@ -222,11 +163,13 @@ class Relay:
         self._stop = stop
         async with self._running:
             async with waking(stop, self._wake), asyncio.TaskGroup() as tasks:
+                if self.remind is not None:
+                    tasks.create_task(self.remind(stop), name=f"{self.name} reminds")
                 while not stop.is_set():
                     wait = await self.step(tasks)
                     await self.clock.wait(self._wake, wait)
                 self._settling.record()
-            await self._times.keep(is_last=True)
+            self._settling.keep()
 
     async def last_call(self, cloud_event_id: str, since: float) -> None:
         """Make one attempt after the end of ``run``: for the event bridge.stopped.
@@ -236,7 +179,7 @@ class Relay:
             since: seconds since the epoch; the event was committed after that.
         """
         async with self._running:
-            await self._times.follow()
+            await self._settling.follow()
             found = await self.outbox.deliveries.of_cloud_event(
                 self.sink, cloud_event_id, since=since
             )
@@ -252,11 +195,11 @@ class Relay:
             Seconds after which to call this again, if nothing happens before.
         """
         self._wake.clear()
-        await self._times.follow()
+        circuit, settling = self._circuit, self._settling
+        await settling.follow()
         now = self.clock.now().timestamp()
-        if self._circuit.takes_release(self.clock.monotonic()):
+        if circuit.is_release_owed and circuit.takes_release(self.clock.monotonic()):
             await self._release(now)
-        settling = self._settling
         if settling.landed and not self._attempts.was_full:
             settling.record()
         next_due = await self._begin_due(tasks, now)
@@ -267,8 +210,7 @@ class Relay:
                 next_due = await self._begin_due(tasks, now)  # what has followed them
         if self._attempts.looked() and not self._stop.is_set():
             await self._begin_beside(tasks, now)
-        self._times.has_pending = bool(self._attempts.at) or next_due is not None
-        await self._times.keep()
+        settling.has_pending = bool(self._attempts.at) or next_due is not None
         return self._wait(now, next_due)
 
     async def _has_time(self, now: float) -> bool:
@@ -289,7 +231,7 @@ class Relay:
             self.sink, now=now, limit=_MOST_RELEASED
         )
         if count == _MOST_RELEASED:  # there may be more to release
-            self._circuit.owe_release()
+            self._circuit.is_release_owed = True
 
     async def _begin_due(self, tasks: asyncio.TaskGroup, now: float) -> float | None:
         """Begin attempts at what is due, as far as slots, pace and circuit allow.
@@ -301,15 +243,33 @@ class Relay:
         found, next_due = await self._due(now, limit)
         if self._stop.is_set():
             return next_due
-        if self._heartbeat.waiting is not None:
+        if self._beat is not None:
             is_idle = not (found or self._under_way)
-            is_alone = is_idle and next_due is None
-            if beat := self._heartbeat.begin(is_idle=is_idle, is_alone=is_alone):
-                self._make(beat, tasks)
+            if self._may_beat(is_idle=is_idle, is_alone=is_idle and next_due is None):
+                self._beating, self._beat = self._attempts.begin(self._beat), None
+                self._make(self._beating, tasks)
         if self._begin(found, tasks, now) and len(found) == limit:
             found, next_due = await self._due(now, _MANY)
             self._begin(found, tasks, now)
         return next_due
+
+    def _may_beat(self, *, is_idle: bool, is_alone: bool) -> bool:
+        """Return whether a heartbeat may go: no stored delivery comes first.
+
+        Args:
+            is_idle: whether nothing is due and nothing is in flight.
+            is_alone: whether, in addition, no delivery is due later.
+        """
+        attempts, circuit = self._attempts, self._circuit
+        opens_at = max(circuit.hold_until, circuit.opens_at, self.pace.opens_at)
+        is_in_trouble = circuit.last_error is not None
+        is_first = is_alone if is_in_trouble else is_idle
+        return (
+            self._beating is None
+            and attempts.taken < attempts.slots
+            and self.clock.monotonic() >= opens_at
+            and (is_first or not (is_in_trouble or self.pace.rate is not None))
+        )
 
     async def _due(self, now: float, limit: int) -> tuple[list[Delivery], float | None]:
         return await self.outbox.deliveries.due(
@@ -331,7 +291,7 @@ class Relay:
         """
         attempts, is_any_left = self._attempts, False
         for delivery in found:
-            if self._is_busy(delivery):
+            if delivery.key in attempts.keys:
                 is_any_left = True
             elif attempts.may_begin(delivery, now):
                 self._make(attempts.begin(delivery), tasks)
@@ -340,18 +300,6 @@ class Relay:
             else:
                 return False
         return is_any_left
-
-    def _is_busy(self, delivery: Delivery) -> bool:
-        """Whether this delivery, or another one of its key, is under way.
-
-        The other one may be earlier and not wait any more, or later if a person has
-        retried the earlier one.
-        """
-        return (
-            delivery.id in self._attempts.at
-            or delivery.id in self._settling.landed
-            or delivery.key in self._attempts.keys
-        )
 
     async def _begin_beside(self, tasks: asyncio.TaskGroup, now: float) -> None:
         """Begin an extra attempt at an unreachable sink, if no other one can begin.
@@ -372,7 +320,7 @@ class Relay:
         )
         if self._stop.is_set():
             return
-        free = (one for one in (*due, *waiting) if not self._is_busy(one))
+        free = (one for one in (*due, *waiting) if one.key not in attempts.keys)
         if (delivery := next(free, None)) is not None:
             self._make(attempts.begin(delivery, is_beside=True), tasks)
         elif self.repeats and circuit.is_unreachable:
@@ -416,11 +364,11 @@ class Relay:
         """Make an attempt: in a task, or as one event of a request."""
         delivery = attempt.delivery
         answer: asyncio.Future[Any]
-        if self._gather is None or is_alone:
+        if self.gather is None or is_alone:
             name = f"{self.name}:{delivery.id}"
             answer = tasks.create_task(self._sent(delivery), name=name)
         else:
-            answer = self._gather(delivery, tasks)
+            answer = self.gather(delivery, tasks)
         attempt.answer = answer
         answer.add_done_callback(partial(self._answered, attempt))
 
@@ -437,9 +385,11 @@ class Relay:
         """Settle an attempt, and let the loop begin the next ones."""
         with suppress(OutboxError):  # its thread has died, so the process ends
             try:
-                if attempt is self._heartbeat.in_flight:
+                if attempt is self._beating:
                     self._settling.settle_heartbeat(attempt)
-                    self._heartbeat.end(attempt)
+                    self._beating = None
+                    if attempt.is_void and self._beat is None:
+                        self._beat = attempt.delivery  # it was not sent
                 else:
                     self._settling.settle(attempt)
             finally:

@@ -37,74 +37,8 @@ from bridge.telemetry.metrics import Metrics, failure_label
 
 log = logging.getLogger(__name__)
 
-# -- Corrects due times and ages of a sink's deliveries when the clock is set ----------
-
-
 _JUMP = 1.0
 _KEEP_EVERY = 60.0  # after a crash, ages may be too low by this many seconds
-
-
-class DueTimes(Struct):
-    """Follows the clocks for the pending deliveries of a sink.
-
-    Attributes:
-        max_backoff: after a start, every delivery is due within so many seconds.
-        has_pending: whether any delivery is pending.
-    """
-
-    sink: str
-    outbox: Outbox
-    clock: Clock
-    circuit: Circuit
-    max_backoff: float
-    has_pending: bool = False
-    _offset: float | None = None  # wall clock minus monotonic clock
-    _reads: int = 0  # of the state file, that were followed
-    _kept_at: float = 0.0
-
-    def running(self) -> float:
-        """Return the running time of the sink in seconds: ages are counted by it."""
-        return self.circuit.running.at(self.clock.monotonic())
-
-    async def follow(self) -> None:
-        """Move due times back if the wall clock was set back.
-
-        A clock set forward needs no correction: deliveries are only due sooner. Newer
-        deliveries must not be moved into the future.
-        """
-        now = self.clock.now().timestamp()
-        offset = now - self.clock.monotonic()
-        if self._offset is None:
-            await self._begin()
-        elif (back := self._offset - offset) > _JUMP:
-            await self.outbox.deliveries.make_earlier(self.sink, back)
-        self._offset = offset
-        if (reads := self.outbox.state.reads) != self._reads:
-            self._reads = reads
-            await self.outbox.deliveries.make_due(
-                self.sink, beyond=now + self.max_backoff, now=now
-            )  # the clock may have been set since an earlier run
-            self.circuit.owe_release()  # the sink may be back by now
-
-    async def _begin(self) -> None:
-        """Continue after a restart."""
-        seconds = self.outbox.ages.saved(self.sink)
-        self.circuit.running = RunningTime(seconds)
-        self.circuit.running.run(self.clock.monotonic())
-        self._kept_at = self.clock.monotonic()
-        self.outbox.ages.clocks[self.sink] = self.running
-
-    async def keep(self, *, is_last: bool = False) -> None:
-        """Store the running time: once a minute, and at the end."""
-        now = self.clock.monotonic()
-        if self.has_pending and (is_last or now >= self._kept_at + _KEEP_EVERY):
-            self._kept_at = now
-            self.outbox.ages.save(self.sink, self.running())
-
-
-# -- Applies the answer to an attempt --------------------------------------------------
-
-
 _MOMENT = 0.02  # seconds
 _MOST_LANDED = 500  # deliveries per transaction
 
@@ -112,7 +46,7 @@ Probe = Callable[[], Awaitable[None]]
 
 
 class Settling(Struct):
-    """Settles the attempts of one relay.
+    """Settles the attempts of one relay, and follows the clocks for what is pending.
 
     Attributes:
         probe: asks whether the address of the sink answers; None = it cannot be asked.
@@ -120,6 +54,7 @@ class Settling(Struct):
             each with the time of its success in monotonic seconds.
         record_at: when they are recorded at the latest, in monotonic seconds.
         is_parked: whether the log and the metrics say that the sink is parked.
+        has_pending: whether any delivery is pending.
     """
 
     sink: str
@@ -129,17 +64,21 @@ class Settling(Struct):
     policy: RelayPolicy
     circuit: Circuit
     attempts: Attempts
-    times: DueTimes
     probe: Probe | None = None
     landed: dict[int, tuple[Delivery, float]] = field(default_factory=dict)
     record_at: float = 0.0
     is_parked: bool = False
+    has_pending: bool = False
+    _offset: float | None = None  # wall clock minus monotonic clock
+    _reads: int = 0  # of the state file, that were followed
+    _kept_at: float = 0.0
     _delivered: Any = None  # metrics of this sink, which cost more to look up
     _seconds: Any = None
 
     def __post_init__(self) -> None:
         self._delivered = self.metrics.deliveries.labels(self.sink, "delivered")
         self._seconds = self.metrics.delivery_seconds.labels(self.sink)
+        self.metrics.parked.labels(self.sink).set(False)  # an earlier one may have been
 
     def settle(self, attempt: Attempt) -> None:
         """Apply the answer to an attempt at a stored delivery.
@@ -270,7 +209,7 @@ class Settling(Struct):
     def _put_off(self, attempt: Attempt, error: DeliveryError) -> None:
         """Plan another attempt at a delivery, or make it a dead letter."""
         delivery = attempt.delivery
-        age = self.times.running() - delivery.born
+        age = self.running() - delivery.born
         if (reason := self.policy.end_of(delivery, error, age=age)) is not None:
             self._give_up(delivery, error, reason)
             self.attempts.decided(attempt)
@@ -312,7 +251,7 @@ class Settling(Struct):
             error=str(error),
             reason=error.reason,
             waits_for_sink=waits_for_sink,
-            running=self.times.running(),
+            running=self.running(),
         )
         self.metrics.deliveries.labels(self.sink, "postponed").inc()
         log.warning(
@@ -337,6 +276,48 @@ class Settling(Struct):
             "dead letter",
             extra={**fields_of(delivery), "fault": str(error), "reason": reason.value},
         )
+
+    # -- the clocks ----------------------------------------------------------
+
+    def running(self) -> float:
+        """Return the running time of the sink in seconds: ages are counted by it."""
+        return self.circuit.running.at(self.clock.monotonic())
+
+    async def follow(self) -> None:
+        """Move due times back if the wall clock was set back; keep the running time.
+
+        A clock set forward needs no correction: deliveries are only due sooner. Newer
+        deliveries must not be moved into the future.
+        """
+        now, monotonic = self.clock.now().timestamp(), self.clock.monotonic()
+        offset = now - monotonic
+        if monotonic >= self._kept_at + _KEEP_EVERY:
+            self.keep()
+        if self._offset is None:
+            await self._begin()
+        elif (back := self._offset - offset) > _JUMP:
+            await self.outbox.deliveries.make_earlier(self.sink, back)
+        self._offset = offset
+        if (reads := self.outbox.state.reads) != self._reads:
+            self._reads = reads
+            await self.outbox.deliveries.make_due(
+                self.sink, beyond=now + self.policy.backoff.max_backoff, now=now
+            )  # the clock may have been set since an earlier run
+            self.circuit.is_release_owed = True  # the sink may be back by now
+
+    async def _begin(self) -> None:
+        """Continue after a restart."""
+        seconds = self.outbox.ages.saved(self.sink)
+        self.circuit.running = RunningTime(seconds)
+        self.circuit.running.run(self.clock.monotonic())
+        self._kept_at = self.clock.monotonic()
+        self.outbox.ages.clocks[self.sink] = self.running
+
+    def keep(self) -> None:
+        """Store the running time if it matters: once a minute, and at the end."""
+        if self.has_pending:
+            self._kept_at = self.clock.monotonic()
+            self.outbox.ages.save(self.sink, self.running())
 
 
 def fields_of(delivery: Delivery) -> dict[str, object]:

@@ -4,7 +4,7 @@ import logging
 import struct
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import orjson
 from msgspec import Struct, field
@@ -52,6 +52,23 @@ class ReceivedMessage(Struct, frozen=True, kw_only=True):
     session_id: str | None = None
     locked_until: datetime | None = None
     fault: str | None = None
+
+
+class Settlement(Struct, frozen=True):
+    """How to settle a message.
+
+    Attributes:
+        verdict: ``complete``, ``abandon`` or ``dead-letter``.
+        reason: the DeadLetterReason; "" for the other verdicts.
+        words: the DeadLetterErrorDescription; "" for the other verdicts.
+    """
+
+    verdict: Literal["complete", "abandon", "dead-letter"]
+    reason: str = ""
+    words: str = ""
+
+
+COMPLETE, ABANDON = Settlement("complete"), Settlement("abandon")
 
 
 def read(message: "ServiceBusReceivedMessage") -> ReceivedMessage:

@@ -40,7 +40,13 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.workers import cancel_all
-from bridge.servicebus.decode import ReceivedMessage, guarded, read
+from bridge.servicebus.decode import (
+    COMPLETE,
+    ReceivedMessage,
+    Settlement,
+    guarded,
+    read,
+)
 from bridge.servicebus.errors import (
     as_delivery_error,
     failures,
@@ -67,7 +73,6 @@ _TICK_SECONDS, _TICK_SLACK = 1.25, 0.5  # about each second, together with the I
 _LONGEST_REASON = 1024
 _CUT_SHORT = "the SDK has given up receiving, without an error"
 
-Settle = Callable[["ServiceBusReceiver", "ServiceBusReceivedMessage"], Awaitable[None]]
 
 _SESSION = "session"
 _NEVER = datetime.max.replace(tzinfo=UTC)
@@ -419,39 +424,14 @@ class ApprovalQueue:
             raise self._break(TransientDeliveryError(_CUT_SHORT, Reason.UNFORESEEN))
         return [attachment.hold(message) for message in messages]
 
-    async def complete(self, message: ReceivedMessage) -> None:
-        """Complete the message: it was handled.
-
-        Raises:
-            ApprovalQueueError: it was not settled, and will be delivered again.
-        """
-        await self._settle(message, lambda r, m: r.complete_message(m))
-
-    async def abandon(self, message: ReceivedMessage) -> None:
-        """Abandon the message: it is delivered again.
-
-        Raises:
-            ApprovalQueueError: it was not settled, and will be delivered again later.
-        """
-        await self._settle(message, lambda r, m: r.abandon_message(m))
-
-    async def dead_letter(
-        self, message: ReceivedMessage, reason: str, description: str
+    async def settle(
+        self, message: ReceivedMessage, settlement: Settlement = COMPLETE
     ) -> None:
-        """Dead-letter the message.
+        """Complete, abandon or dead-letter a message.
 
         Raises:
             ApprovalQueueError: it was not settled, and will be delivered again.
         """
-        words = description[:_LONGEST_REASON]
-        await self._settle(
-            message,
-            lambda r, m: r.dead_letter_message(
-                m, reason=reason, error_description=words
-            ),
-        )
-
-    async def _settle(self, message: ReceivedMessage, settle: Settle) -> None:
         async with self._guard:
             attachment = self._attachment
             if attachment is None:
@@ -461,7 +441,7 @@ class ApprovalQueue:
                 raise _lock_lost(self._source)
             try:
                 async with asyncio.timeout(self._timings.settle):
-                    await settle(attachment.receiver, held)
+                    await _settle(attachment.receiver, held, settlement)
             except failures() as error:
                 lost = is_lock_lost(error)
                 raise (
@@ -525,6 +505,20 @@ class ApprovalQueue:
             with suppress(*failures()):
                 async with asyncio.timeout(self._timings.close):
                     await stack.aclose()
+
+
+async def _settle(
+    receiver: "ServiceBusReceiver", held: "ServiceBusReceivedMessage", how: Settlement
+) -> None:
+    if how.verdict == "complete":
+        await receiver.complete_message(held)
+    elif how.verdict == "abandon":
+        await receiver.abandon_message(held)
+    else:
+        words = how.words[:_LONGEST_REASON]
+        await receiver.dead_letter_message(
+            held, reason=how.reason, error_description=words
+        )
 
 
 def _lock_lost(source: ApprovalSource) -> ApprovalQueueError:

@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.config import default_entities, load_entities
-from bridge.simulator.servicebus.errors import Condition
 from bridge.simulator.servicebus.overview import MessageRow
 from bridge.simulator.servicebus.settings import Entities
+from bridge.simulator.servicebus.values import Condition
 
 T = TypeVar("T")
 

@@ -14,10 +14,10 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.simulator.azure.arm import Arm
-from bridge.simulator.azure.event_grid import EventGrid, Place, Schema
+from bridge.simulator.arm import Arm
 from bridge.simulator.clock import Clock
 from bridge.simulator.errors import EntityFileError, ListenError, SimulatorError
+from bridge.simulator.event_grid import EventGrid, Place, Schema
 from bridge.simulator.imds.scenario import load
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.imds.state import ImdsSettings

@@ -79,9 +79,13 @@ class Begin(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """The step may not begin yet; ask again after at most this many seconds."""
+    """The step may not begin yet; ask again after at most this many seconds.
+
+    ``is_early``: its time has not come, and nothing else is in its way.
+    """
 
     seconds: float = 1.0
+    is_early: bool = False
 
 
 class Skip(Struct, frozen=True):

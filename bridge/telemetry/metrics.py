@@ -25,7 +25,12 @@ from prometheus_client import (
 )
 from pythonjsonlogger.orjson import OrjsonFormatter
 
-from bridge.events.vocabulary import EVENT_TYPES, OutcomeKind, TransitionKind
+from bridge.events.vocabulary import (
+    COMMAND_OUTCOMES,
+    EVENT_TYPES,
+    OutcomeKind,
+    TransitionKind,
+)
 from bridge.foundation.errors import Reason
 from bridge.foundation.printable import printable
 from bridge.foundation.sections import Section
@@ -93,7 +98,6 @@ _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 21600)
 _EVENTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 OUTCOMES = tuple(kind.value for kind in OutcomeKind)
-COMMAND_OUTCOMES = ("succeeded", "failed", "skipped")
 TYPES = (*EVENT_TYPES, "other")
 # The label for each reason of a failed attempt: a small set, for use in alerts.
 _FAILURE_OF = {

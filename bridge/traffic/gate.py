@@ -17,6 +17,7 @@ from prometheus_client import Gauge
 
 from bridge.events.build import EventContext, from_bridge
 from bridge.events.cloudevent import rfc3339
+from bridge.events.data import BridgeData
 from bridge.events.document import ScheduledEvent
 from bridge.events.identity import Identity
 from bridge.events.watch import Moment, Watch
@@ -202,14 +203,15 @@ class Announcer(Struct, kw_only=True):
     async def _publish(self, standing: Standing, body: bytes) -> None:
         now, why = self.clock.now(), standing.why
         what = "out" if standing.is_out else "in"
-        event_id, since = standing.event_id, rfc3339(standing.since.at)
-        changed = from_bridge(
-            self.observer.event_context,
-            f"traffic-{what}",
-            observed_at=now,
+        event_id, context = standing.event_id, self.observer.event_context
+        data = BridgeData(
+            observed_at=rfc3339(now),
+            reporter=context.reporter,
             reason=why and why.value,
-            more={"eventId": event_id, "since": since},
+            event_id=event_id,
+            since=rfc3339(standing.since.at),
         )
+        changed = from_bridge(context, f"traffic-{what}", data)
         await self.outbox.commit([changed], now=now.timestamp(), named={TRAFFIC: body})
         log.info(
             "rotation changed",

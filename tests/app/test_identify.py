@@ -13,6 +13,7 @@ from bridge.app.identify import (
     Instance,
     ask_once,
     ask_repeatedly,
+    ask_slowly,
     provisional,
     remembered,
     settle,
@@ -20,6 +21,7 @@ from bridge.app.identify import (
 from bridge.events.identity import Identity, IdentityConfig
 from bridge.foundation.errors import MetadataError, MetadataUnavailableError
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.file import File
 from tests.support.builders import ME
 from tests.support.fakes import FakeClock, turns
 
@@ -187,14 +189,30 @@ async def test_identity_of_the_configuration_overrides_metadata(
     assert await introduction.task == LEARNED.overridden(config)
 
 
-async def test_incomplete_identity_is_used_once_patience_is_over(
+async def test_late_metadata_is_asked_each_ten_minutes_at_last(
     clock: FakeClock,
 ) -> None:
-    introduction = await begun(clock, GONE, config=IdentityConfig(vm_name="a"))
+    instance, stop = FakeInstance(deque([*[GONE] * 6, COMPUTE])), asyncio.Event()
+    config = IdentityConfig(vm_name="other")
+    asking = asyncio.ensure_future(ask_slowly(instance, config, clock, stop))
+    await turns()
 
-    await clock.advance(60)
+    await clock.advance(3 * 3600)
 
-    assert await introduction.task == Identity(vm_name="a")
+    assert await asking == LEARNED.overridden(config)
+    assert clock.waits == [60, 120, 240, 480, 600, 600, 600]
+    assert set(instance.timeouts) == {5}
+
+
+async def test_late_metadata_is_not_asked_after_the_stop(clock: FakeClock) -> None:
+    instance, stop = FakeInstance(), asyncio.Event()
+    asking = asyncio.ensure_future(ask_slowly(instance, IdentityConfig(), clock, stop))
+    await turns()
+
+    stop.set()
+
+    assert await asking is None
+    assert instance.asked == 0
 
 
 async def test_stop_ends_the_waiting(clock: FakeClock) -> None:
@@ -220,7 +238,7 @@ async def test_no_request_is_sent_after_a_stop(clock: FakeClock) -> None:
 
 @pytest.fixture
 async def database(state_path: Path) -> AsyncIterator[Database]:
-    async with Database.open(state_path) as opened:
+    async with Database.open(File(state_path)) as opened:
         yield opened
 
 
@@ -250,7 +268,7 @@ async def test_stored_identity_and_source_are_used_without_an_answer(
 ) -> None:
     await settle(database, LEARNED, "")
 
-    origin = await settle(database, None, "")
+    origin = await settle(database, Identity(), "")
 
     assert (origin.identity, origin.source) == (LEARNED, SOURCE)
 
@@ -258,9 +276,9 @@ async def test_stored_identity_and_source_are_used_without_an_answer(
 async def test_stored_identity_survives_another_restart(
     state_path: Path,
 ) -> None:
-    async with Database.open(state_path) as first:
+    async with Database.open(File(state_path)) as first:
         await settle(first, ME, "")
-    async with Database.open(state_path) as second:
+    async with Database.open(File(state_path)) as second:
         assert await remembered(second) == ME
 
 
@@ -311,7 +329,7 @@ async def test_values_that_metadata_leaves_out_are_dropped(
 async def test_unknown_vm_is_named_by_its_host_with_a_warning(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    origin = await settle(database, None, "")
+    origin = await settle(database, Identity(), "")
 
     assert re.fullmatch(r"urn:sebridge:[a-z0-9._~%-]+", origin.source)
     assert origin.identity == Identity()
@@ -320,7 +338,7 @@ async def test_unknown_vm_is_named_by_its_host_with_a_warning(
 
 
 async def test_makeshift_source_is_not_remembered(database: Database) -> None:
-    await settle(database, None, "")
+    await settle(database, Identity(), "")
 
     assert (await settle(database, LEARNED, "")).source == SOURCE
 
@@ -329,9 +347,9 @@ async def test_makeshift_does_not_displace_a_better_source(
     database: Database,
 ) -> None:
     await settle(database, LEARNED, "")
-    await settle(database, None, "urn:sebridge:mine")
+    await settle(database, Identity(), "urn:sebridge:mine")
 
-    assert (await settle(database, None, "")).source == SOURCE
+    assert (await settle(database, Identity(), "")).source == SOURCE
 
 
 async def test_new_state_file_has_no_identity(database: Database) -> None:
@@ -344,19 +362,18 @@ async def test_new_state_file_has_no_identity(database: Database) -> None:
 async def test_provisional_identity_of_an_unnamed_vm_is_empty(
     database: Database,
 ) -> None:
-    origin = await provisional(database, IdentityConfig(), "")
+    origin = await provisional(database, Identity(), "")
 
     assert origin.source.startswith("urn:sebridge:")
     assert origin.identity == Identity()
 
 
 async def test_configured_identity_is_known_at_once(database: Database) -> None:
-    config = IdentityConfig(vm_name="WestNO_0", vm_id="b")
+    given = Identity(vm_name="WestNO_0", vm_id="b")
 
-    origin = await provisional(database, config, "/mine")
+    origin = await provisional(database, given, "/mine")
 
-    assert origin.source == "/mine"
-    assert origin.identity == Identity(vm_name="WestNO_0", vm_id="b")
+    assert (origin.source, origin.identity) == ("/mine", given)
 
 
 async def test_provisional_source_is_the_stored_one(
@@ -365,14 +382,14 @@ async def test_provisional_source_is_the_stored_one(
     """The stored VM is not used yet: the disk may be a copy of another VM's disk."""
     await settle(database, LEARNED, "")
 
-    origin = await provisional(database, IdentityConfig(), "")
+    origin = await provisional(database, Identity(), "")
 
     assert origin.source == SOURCE
     assert origin.identity == Identity()
 
 
 async def test_provisional_values_are_not_stored(database: Database) -> None:
-    await provisional(database, IdentityConfig(vm_name="a"), "/mine")
+    await provisional(database, Identity(vm_name="a"), "/mine")
 
     assert await remembered(database) is None
-    assert (await settle(database, None, "")).source.startswith("urn:sebridge:")
+    assert (await settle(database, Identity(), "")).source.startswith("urn:sebridge:")

@@ -28,6 +28,7 @@ from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Metadata, Poller
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.file import File
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay
 from bridge.pipeline.attempt import RelayPolicy
@@ -156,7 +157,7 @@ class Life:
             Metrics((DRAIN, SIEM), "1", acting=(DRAIN,)),
         )
         self.relay = self._relay()
-        self.pilot = AutoApprover(self.context())
+        self.poller.rules = self.pilot = AutoApprover(self.context())
 
     @property
     def counts(self) -> list[str]:
@@ -318,7 +319,7 @@ class Stage:
             around: makes the object that the outbox uses in place of the state file.
             may_degrade: whether the state file is kept in memory while its disk fails.
         """
-        async with Database.open(self.path, may_degrade=may_degrade) as database:
+        async with Database.open(File(self.path, may_degrade=may_degrade)) as database:
             outbox = await Outbox.of(around(database), router())
             life = Life(
                 outbox=outbox,
@@ -334,7 +335,7 @@ class Stage:
             )
             await life.observer.restore()
             stop = asyncio.Event()
-            runs = (life.poller.run, life.relay.run, life.pilot.run)
+            runs = (life.poller.run, life.relay.run)
             running = [asyncio.create_task(run(stop)) for run in runs]
             try:
                 yield life

@@ -8,13 +8,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 from msgspec.structs import replace
 
-from bridge.approvals.context import ApprovalContext
+from bridge.approvals.context import ApprovalContext, intent_of
 from bridge.approvals.listener import Queue
-from bridge.approvals.message_flow import Handling, Settlement, key_of
+from bridge.approvals.message_flow import Handling, key_of
 from bridge.approvals.policy import Terms
 from bridge.approvals.rules import ReplyRules
 from bridge.events.cloudevent import CloudEvent
@@ -29,13 +30,15 @@ from bridge.foundation.errors import (
 from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Metadata, Poller
+from bridge.outbox.reads import NEWEST
 from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
-from bridge.servicebus.decode import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage, Settlement
 from bridge.telemetry.metrics import Metrics
 from tests.support.book import sent_to
 from tests.support.builders import (
+    EVENT_ID,
     SINK,
     body_of,
     event_context_of,
@@ -43,6 +46,7 @@ from tests.support.builders import (
     router,
 )
 from tests.support.fakes import START, settled
+from tests.support.outbox_door import Door
 
 ENTITY = "vm-approvals"
 
@@ -222,23 +226,12 @@ class PlayedQueue:
             raise found
         return [found]
 
-    async def complete(self, message: ReceivedMessage) -> None:
-        self._settle("complete", message, "")
-
-    async def abandon(self, message: ReceivedMessage) -> None:
-        self._settle("abandon", message, "")
-
-    async def dead_letter(
-        self, message: ReceivedMessage, reason: str, description: str
-    ) -> None:
-        assert description
-        self._settle("dead-letter", message, reason)
-
-    def _settle(self, verb: str, message: ReceivedMessage, reason: str) -> None:
+    async def settle(self, message: ReceivedMessage, settlement: Settlement) -> None:
+        assert bool(settlement.words) == (settlement.verdict == "dead-letter")
         if self.broken:
             self.broken -= 1
             raise ApprovalQueueError("the lock of a message is lost")
-        self.settled.append((verb, message.lock_token, reason))
+        self.settled.append((settlement.verdict, message.lock_token, settlement.reason))
 
 
 @dataclass(slots=True)
@@ -326,6 +319,19 @@ async def world_of(path: Path, **changes: object) -> AsyncIterator[World]:
         await observer.restore()
         yield World(clock, outbox, imds, poller, observer, context)
         await poller.die()
+
+
+@asynccontextmanager
+async def with_many_decisions(path: Path) -> AsyncIterator[Door]:
+    """Open a state file that knows of more decisions than memory holds."""
+    async with Door(path) as door:
+        rows = dict[Any, Any]()
+        for n in range(NEWEST + 1):
+            old = replace(intent_of(f"m{n}", EVENT_ID, n), state="relayed")
+            door.outbox.approvals.decide(old, door.now, rows)
+        await door.outbox.state.write(rows)
+        await door.reopen()
+        yield door
 
 
 def counted(metrics: Metrics) -> list[str]:

@@ -32,7 +32,7 @@ from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.file import File
 from bridge.outbox.storage.journal import Done, Timings
 from bridge.outbox.store import Outbox
-from bridge.servicebus.decode import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage, Settlement
 from bridge.telemetry.metrics import Metrics
 from tests.approvals.approval_world import message
 from tests.simulation.life import end_all
@@ -42,7 +42,6 @@ from tests.support.book import sent_to
 from tests.support.builders import SINK, event_context_of, imds_event, observed, router
 
 if TYPE_CHECKING:
-    from bridge.approvals.auto_approve import AutoApprover
     from bridge.foundation.workers import Worker
     from tests.simulation.life import Life
 
@@ -203,19 +202,8 @@ class LongQueue:
         found, self.waiting = self.waiting[:10], self.waiting[10:]
         return found
 
-    async def complete(self, message: ReceivedMessage) -> None:
-        self._settle(message, "complete", "")
-
-    async def abandon(self, message: ReceivedMessage) -> None:
-        self._settle(message, "abandon", "")
-
-    async def dead_letter(
-        self, message: ReceivedMessage, reason: str, description: str
-    ) -> None:
-        self._settle(message, "dead-letter", reason)
-
-    def _settle(self, message: ReceivedMessage, verb: str, reason: str) -> None:
-        self.settled[message.message_id or ""] = (verb, reason, now())
+    async def settle(self, message: ReceivedMessage, how: Settlement) -> None:
+        self.settled[message.message_id or ""] = (how.verdict, how.reason, now())
 
 
 @dataclass(slots=True)
@@ -310,9 +298,9 @@ async def slow_world(  # noqa: PLR0913 - what a test may change
             reply_rules=ReplyRules.of((), ()),
         )
         queue, stop = LongQueue(list(messages)), asyncio.Event()
-        pilots: list[AutoApprover] = approval_workers.auto_approvers()
+        poller.rules = approval_workers.rules()
         listener = Listener(queue, approval_workers._context())
-        workers: list[Worker] = [poller, listener, *pilots]
+        workers: list[Worker] = [poller, listener]
         async with asyncio.TaskGroup() as group:
             for worker in workers:
                 group.create_task(worker.run(stop))

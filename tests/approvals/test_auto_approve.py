@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from msgspec.structs import replace as with_fields
 
 from bridge.approvals.auto_approve import AutoApprover
-from bridge.approvals.message_flow import Settlement
 from bridge.approvals.rules import Action, Rule, content_of
 from bridge.events.cloudevent import hash32
 from bridge.events.document import ScheduledEvent
@@ -21,9 +19,10 @@ from bridge.events.transitions import diff
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MetadataUnavailableError
 from bridge.foundation.values import Duration
+from bridge.servicebus.decode import Settlement
 from tests.approvals.approval_world import ENTITY, World, message, world_of
 from tests.support.builders import EVENT_ID, document, imds_event, not_before, started
-from tests.support.fakes import START, FakeClock, settled
+from tests.support.fakes import START
 
 NO_ANSWER = MetadataUnavailableError("no answer", outcome="timeout")
 REBOOT = imds_event(EventType="Reboot", EventSource="User", DurationInSeconds=-1)
@@ -389,7 +388,7 @@ def restart(world: World, away: float) -> None:
     """Restart the machine after so many seconds, and let the poller read once."""
     watch, shown = world.observer.watch, world.imds.shown
     now = Moment(at=world.clock.now(), monotonic=world.clock.monotonic())
-    body = with_fields(watch, seen=now).to_json()
+    body = replace(watch, seen=now).to_json()
     world.clock.pass_by(away)
     world.clock.monotonic_at = 5.0
     world.observer.watch = Watch.from_json(body)
@@ -400,31 +399,26 @@ def restart(world: World, away: float) -> None:
 
 
 async def die(world: World, place: str) -> None:
-    """Run an auto_approver until it reaches the place of its death, and kill it."""
+    """Run a step until it reaches the place of its death, and kill it."""
     hanging = world.imds.hanging = asyncio.Event()
-    world.imds.gate = asyncio.Event() if place == "intent" else None
-    pilot = AutoApprover(replace(world.context, clock=FakeClock()))
-    running = asyncio.create_task(pilot.run(asyncio.Event()))
+    world.imds.gate = asyncio.Event() if place == "look" else None
+    running = asyncio.create_task(tick(world))
     async with asyncio.timeout(60):
         if place == "post":
             await hanging.wait()
-        while place == "intent" and await is_without_intent(world):
+        while place == "look" and not world.poller.reads:
             await asyncio.sleep(0)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
 
 async def live(world: World, outcomes: int) -> None:
-    """Run an auto_approver until it has published so many outcomes and is idle."""
-    stop, clock = asyncio.Event(), FakeClock()
-    pilot = AutoApprover(replace(world.context, clock=clock))
-    running = asyncio.create_task(pilot.run(stop))
+    """Let an auto_approver decide until it has published so many outcomes."""
+    pilot = AutoApprover(world.context)
     async with asyncio.timeout(60):
         while len(world.counts) < outcomes or not await is_without_intent(world):
-            await settled(world.outbox)
-            await clock.advance(1.0)
-    stop.set()
-    await running
+            await tick(world, pilot)
+            world.clock.pass_by(1.0)
 
 
 @pytest.mark.parametrize(
@@ -474,7 +468,7 @@ async def test_post_is_completed_after_a_restart(
         ((LATER,), [("relayed", True)]),
     ],
 )
-async def test_intent_without_a_post_is_decided_again_after_a_restart(
+async def test_request_without_a_post_is_decided_again_after_a_restart(
     tmp_path: Path,
     after: tuple[object, ...],
     published: list[tuple[str, bool | None]],
@@ -483,8 +477,8 @@ async def test_intent_without_a_post_is_decided_again_after_a_restart(
     async with world_of(tmp_path / "state.db") as world:
         world.with_terms(rules=(USER_MADE,))
         show(world, REBOOT)
-        await die(world, "intent")
-        assert not await is_without_intent(world)
+        await die(world, "look")
+        assert await is_without_intent(world)
 
     async with world_of(tmp_path / "state.db") as world:
         world.with_terms(rules=(USER_MADE,))
@@ -514,19 +508,18 @@ async def test_intent_of_a_removed_rule_is_not_posted(tmp_path: Path) -> None:
 
 
 async def test_stop_deletes_an_intent_without_a_post(world: World) -> None:
+    """The stop comes while the mark is being written."""
     show(world, REBOOT)
-    world.imds.gate = asyncio.Event()
-    stop = world.poller.stop
-    pilot = AutoApprover(replace(world.context, clock=FakeClock()))
-    running = asyncio.create_task(pilot.run(stop))
+    running = asyncio.create_task(tick(world))
     async with asyncio.timeout(60):
         while await is_without_intent(world):
             await asyncio.sleep(0)
 
-    stop.set()
+    world.poller.stop.set()
     await running
 
     assert await is_without_intent(world)
+    assert not world.imds.posts
     assert not await world.outcomes()
 
 

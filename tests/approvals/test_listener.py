@@ -14,8 +14,9 @@ import pytest
 from msgspec import structs
 from msgspec.structs import replace
 
+from bridge.approvals.context import intent_of
 from bridge.approvals.listener import Listener
-from bridge.approvals.message_flow import Settlement, key_of
+from bridge.approvals.message_flow import key_of
 from bridge.events.cloudevent import hash32
 from bridge.foundation.errors import (
     ApprovalQueueError,
@@ -24,7 +25,7 @@ from bridge.foundation.errors import (
 )
 from bridge.outbox.lookups import Approvals
 from bridge.outbox.records import Decision
-from bridge.servicebus.decode import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage, Settlement
 from tests.approvals.approval_world import (
     ENTITY,
     PlayedQueue,
@@ -437,8 +438,8 @@ async def test_outcome_of_an_invalid_message_sent_twice_is_published_twice(
     assert second.id == hash32([ENTITY, "m1", 8, None, "invalid"])
 
 
-async def died_with_intent(world: World, *, posted: bool) -> None:
-    """Store the rows of a bridge that was killed after its intent."""
+async def died(world: World, *, posted: bool = True) -> None:
+    """Store the rows of a bridge that was killed while its POST hung, or before."""
     approval = message(EVENT_ID)
     task = asyncio.create_task(world.handle(approval))
     if posted:
@@ -460,7 +461,7 @@ async def test_event_still_present_after_a_kill_is_posted(
     world: World, *, posted: bool
 ) -> None:
     world.imds.shows(imds_event())
-    await died_with_intent(world, posted=posted)
+    await died(world, posted=posted)
 
     assert await world.handle(message(EVENT_ID)) == COMPLETE
     (event,) = await world.outcomes()
@@ -473,7 +474,7 @@ async def test_event_started_or_gone_after_a_kill_was_relayed(
 ) -> None:
     """The POST was successful, and its event took this VM down."""
     world.imds.shows(imds_event())
-    await died_with_intent(world, posted=True)
+    await died(world)
     world.imds.shows(*now)
     world.imds.incarnation += 1
 
@@ -484,9 +485,8 @@ async def test_event_started_or_gone_after_a_kill_was_relayed(
 
 
 async def test_intent_for_an_event_never_seen_proves_nothing(world: World) -> None:
-    intent = Decision(
-        message="?", key=EVENT_ID, event_id=EVENT_ID, sequence=7, state="intent"
-    )
+    key = key_of(world.context, message(EVENT_ID))
+    intent = replace(intent_of(key, EVENT_ID, 7), posted=True)
     await world.outbox.approvals.save(intent, now=START.timestamp())
     world.imds.shows()
 
@@ -628,14 +628,14 @@ async def test_redelivery_during_handling_is_settled_with_its_lock(
 class RedeliveringQueue(PlayedQueue):
     """Delivers a message again while its first delivery is being settled."""
 
-    async def complete(self, message: ReceivedMessage) -> None:
+    async def settle(self, message: ReceivedMessage, settlement: Settlement) -> None:
         if message.lock_token == "old":
             self.waiting.put_nowait(structs.replace(message, lock_token="new"))
             while not self.waiting.empty():
                 await asyncio.sleep(0)
             for _ in range(20):  # until the listener has it
                 await asyncio.sleep(0)
-        await super().complete(message)
+        await super().settle(message, settlement)
 
 
 async def test_message_redelivered_during_its_settlement_is_settled_too(
@@ -762,7 +762,7 @@ async def test_redelivery_waits_for_imds_after_a_reboot(
 ) -> None:
     """The relayed event is over; IMDS may take two minutes to answer after a reboot."""
     world.imds.shows(imds_event())
-    await died_with_intent(world, posted=True)
+    await died(world)
     world.clock.pass_by(20 * 60)
     world.imds.shows()
     world.imds.incarnation += 1

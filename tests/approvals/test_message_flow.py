@@ -13,7 +13,7 @@ from msgspec import structs
 from bridge.approvals.listener import Listener
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import ApprovalQueueError, MetadataUnavailableError
-from bridge.servicebus.decode import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage, Settlement
 from tests.approvals.approval_world import PlayedQueue, World, message, world_of
 from tests.support.builders import EVENT_ID, imds_event
 from tests.support.fakes import START
@@ -35,10 +35,10 @@ class RedeliveringQueue(PlayedQueue):
 
     again: ReceivedMessage | None = None
 
-    async def complete(self, message: ReceivedMessage) -> None:
+    async def settle(self, message: ReceivedMessage, settlement: Settlement) -> None:
         again, self.again = self.again, None
         if again is None:
-            self._settle("complete", message, "")
+            await PlayedQueue.settle(self, message, settlement)
             return
         self.waiting.put_nowait(again)
         while self.waiting.qsize():
@@ -62,6 +62,25 @@ async def test_delivery_that_comes_while_settling_is_settled_too(world: World) -
 
     assert queue.settled == [("complete", "new", "")]
     assert world.counts == ["relayed"]
+
+
+async def test_event_that_was_seen_only_while_the_request_waited_has_ended(
+    world: World,
+) -> None:
+    """It waits longer than the reads do after a row of failures."""
+    looks = list[float]()
+
+    def look() -> None:
+        looks.append(world.clock.monotonic())
+        world.imds.shows()
+
+    world.imds.shows(imds_event())
+    world.imds.faults.extend([NO_ANSWER] * 8)
+    world.imds.on_look = look
+    await world.handle(message(EVENT_ID))
+
+    assert len(looks) > 1
+    assert await world.kinds() == ["event-ended"]
 
 
 async def test_repeated_message_gets_the_event_of_the_first_outcome(

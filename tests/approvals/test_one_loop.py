@@ -109,7 +109,8 @@ def test_request_fails_at_its_deadline_during_a_read_that_hangs(comes: float) ->
             (outcome,) = await world.outcomes()
 
         assert outcome.data["outcome"] == "failed"
-        assert 55.0 <= world.queue.settled["m1"][2] <= 61.0
+        # The Date of IMDS has no fractions, and is older by the time of the GET.
+        assert 55.0 <= world.queue.settled["m1"][2] <= 61.1
 
     in_virtual_time(scenario())
 

@@ -21,11 +21,17 @@ from bridge.foundation.values import PublicKeys
 from bridge.signing.approval import Approvers, expiry, signed
 from bridge.signing.dsse import ATTRIBUTE
 from bridge.signing.keys import PrivateKey, private_keys
-from tests.approvals.approval_world import PlayedQueue, World, message, world_of
+from tests.approvals.approval_world import (
+    PlayedQueue,
+    World,
+    message,
+    with_many_decisions,
+    world_of,
+)
 from tests.signing.test_dsse import KEY, OTHER
 from tests.signing.test_keys import pem
 from tests.support.builders import EVENT_ID, event_context_of, imds_event
-from tests.support.fakes import START
+from tests.support.fakes import START, FakeClock
 
 SOURCE = event_context_of().source
 
@@ -310,6 +316,27 @@ async def test_same_id_with_other_bytes_is_denied(world: World) -> None:
 
     assert again == ("denied", "IdTaken")
     assert world.imds.posts == [EVENT_ID]
+
+
+async def test_approval_waits_while_earlier_ones_cannot_be_read(
+    world: World, tmp_path: Path
+) -> None:
+    """Another message may have had its id."""
+    clock = FakeClock()
+    async with with_many_decisions(tmp_path / "hanging.db") as door:
+        world.context = replace(world.context, outbox=door.outbox, clock=clock)
+        door.disk.freeze("SELECT")
+        running = asyncio.create_task(world.handle(message(body=body())))
+        while not clock.waits:
+            await asyncio.sleep(0)
+        assert world.imds.posts == []
+
+        door.disk.thaw()
+        await door.healed()
+        await clock.advance(5)
+        await running
+
+        assert world.imds.posts == [EVENT_ID]
 
 
 async def test_replay_after_its_end_is_expired(world: World) -> None:

@@ -171,7 +171,7 @@ async def test_open_event_ids_get_the_outcome_of_the_twin(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("after", [(imds_event(),), (started(),), ()])
-@pytest.mark.parametrize("place", ["intent", "post", "settlement"])
+@pytest.mark.parametrize("place", ["look", "post", "settlement"])
 async def test_twins_have_one_decision_over_deaths(
     tmp_path: Path, place: str, after: tuple[object, ...]
 ) -> None:

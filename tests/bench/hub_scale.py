@@ -24,7 +24,7 @@ from bridge.foundation.values import Address
 from bridge.hub.access import AccessConfig
 from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import Store, open_store
-from bridge.hub.store.tables import addresses, events, machines, messages
+from bridge.hub.store.tables import events, machines, messages
 from tests.bench.figures import Figure
 from tests.bench.measuring import quantile, resident
 from tests.support import postgres
@@ -143,7 +143,7 @@ def copy_over(connection: Connection, number: int) -> None:
     originals = select(events.c.event_key).where(
         events.c.is_open.is_(False), events.c.event_key.not_like("C%")
     )
-    for table in (messages, addresses, machines, events):
+    for table in (messages, machines, events):
         names = [column.name for column in table.c if column.name != "seq"]
         rest = [table.c[name] for name in names if name != "event_key"]
         key = literal(f"C{number * 7919 % 1000:03}") + table.c.event_key

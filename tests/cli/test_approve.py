@@ -35,6 +35,7 @@ from bridge.simulator.servicebus.broker import Broker
 from tests.signing.test_dsse import KEY
 from tests.signing.test_keys import pem
 from tests.support.builders import imds_event, outgoing, patient_outbox, router
+from tests.support.disks import hide
 from tests.support.nested import HERE, holding, lists, objects
 from tests.support.sink_fixtures import EVENT_ID, cloud_event, drained
 from tests.support.terminal import on_terminal
@@ -418,6 +419,17 @@ async def test_beginning_of_no_or_several_event_ids_is_wrong_usage(
     assert words in result.stderr
 
 
+async def test_beginning_cannot_be_completed_from_a_file_of_another_user(
+    acquainted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can say that no observed EventId begins so."""
+    hide(acquainted.with_name("state.db"), monkeypatch)
+    result = await approved(acquainted, "C7061BAC")
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("sebridge: this user may not read the state file ")
+
+
 async def test_force_sends_an_event_id_of_another_form(
     acquainted: Path,
 ) -> None:
@@ -733,6 +745,7 @@ async def test_without_the_right_to_read_replies_nothing_is_sent(
     result = await approved(config, EVENT_ID, "--wait")
 
     assert result.exit_code == 1
+    assert result.stderr.startswith("sebridge: the approval was not sent, for --wait")
     assert "no-such: does not exist" in result.stderr
     assert broker.snapshot()["vm-approvals"].active == 0
 

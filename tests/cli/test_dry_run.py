@@ -13,12 +13,13 @@ from jsonschema import FormatChecker, validate
 
 from bridge.app.identify import settle
 from bridge.cli.main import main
-from bridge.configuration import json_schema
+from bridge.configuration import event_schema
 from bridge.configuration import load as configuration
 from bridge.diagnostics import dry_run
 from bridge.events.identity import Identity
 from bridge.foundation.clock import SystemClock
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.file import File
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.imds.state import ImdsSettings
 from bridge.simulator.servicebus.broker import Broker
@@ -84,7 +85,7 @@ async def test_sink_gets_a_marked_event_in_the_real_form(
 
     (request,) = inbox.received
     event = json.loads(request.body)
-    validate(event, json_schema.event(), format_checker=FormatChecker())
+    validate(event, event_schema.event(), format_checker=FormatChecker())
     assert event["type"] == "sebridge.scheduledevent.scheduled.v1"
     assert (event["eventtype"], event["sebridgetest"]) == ("Preempt", "true")
     assert event["data"]["test"] is True
@@ -647,7 +648,7 @@ def test_unknown_vm_passes_every_scope_with_a_note(tmp_path: Path) -> None:
 async def test_vm_comes_from_the_local_state_file(tmp_path: Path) -> None:
     config = written(tmp_path, webhook(NOWHERE))
     event = json.dumps(imds_event(Resources=["web-1"])).encode()
-    async with Database.open(tmp_path / "state.db") as database:
+    async with Database.open(File(tmp_path / "state.db")) as database:
         await settle(database, Identity(vm_name="WEB-1", vm_id="1"), "/s")
 
     result = await aside("route", "-c", config, "--event", "-", "--json", stdin=event)

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from bridge.health.config import HttpConfig
 from bridge.health.port import serve_commands
 from bridge.health.status import StatusSource
 from bridge.outbox.questions import Selection
+from bridge.outbox.records import REPLIES
 from bridge.outbox.statefile import locked
 from bridge.outbox.storage.lock import StateLock
 from bridge.outbox.store import Outbox
@@ -202,6 +204,37 @@ def test_wrong_usage_ends_with_2(arguments: str) -> None:
     assert result.exit_code == 2
     assert "Error: " in result.stderr or "Usage: " in result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a FIFO is POSIX's")
+def test_configuration_may_come_from_a_pipe(tmp_path: Path) -> None:
+    """As in ``sebridge check -c <(sops -d bridge.toml)``: it can be read only once."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    text = GOOD.replace("{state}", f"{tmp_path}/state.db").replace("{listen}", "")
+    writer = threading.Thread(target=pipe.write_text, args=(text,), daemon=True)
+    writer.start()
+
+    result = sebridge("check", "-c", str(pipe))
+
+    assert (result.exit_code, result.stdout) == (0, f"{pipe}: ok\n")
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+@pytest.mark.parametrize(("to", "code"), [("> /dev/full", 1), (">&-", 0), ("2>&-", 0)])
+@pytest.mark.parametrize("command", ["check -c", "events -c", "--help"])
+def test_output_that_cannot_be_written_is_one_line(
+    command: str, to: str, code: int, deliveries: Path
+) -> None:
+    words = f"{sys.executable} -m bridge {command}"
+    where = str(deliveries) if command.endswith("-c") else ""
+    ran = subprocess.run(  # noqa: S602 - our own words
+        f"{words} {where} {to}", shell=True, capture_output=True, text=True, check=False
+    )
+
+    text = "sebridge: the output cannot be written: No space left on device\n"
+    assert (ran.returncode, ran.stderr) == (code, text if code else "")
 
 
 # -- configuration -----------------------------------------------------------------
@@ -458,7 +491,6 @@ def events(found: list[dict[str, Any]]) -> list[str]:
         (("--event", "łódź"), ["4"]),
         (("--event", "K", "--state", "delivered"), ["2"]),
         (("--sink", "siem", "--event", "k"), ["1", "2", "3"]),
-        (("--sink", "nobody"), []),
     ],
 )
 def test_outbox_list_obeys_its_filters(
@@ -552,7 +584,7 @@ def test_forced_retry_also_sends_overtaken_dead_letters(deliveries: Path) -> Non
 
 
 def test_retry_obeys_its_filters(deliveries: Path) -> None:
-    assert outbox("retry", deliveries, "--sink", "nobody", "--json").stdout == "[]\n"
+    outbox("retry", deliveries, "--event", "nothing", "--json")
 
     assert events(listed(deliveries, "--state", "dead")) == ["1", "3"]
 
@@ -633,11 +665,11 @@ def test_discard_prints_how_many_were_discarded(deliveries: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
-        (("--sink", "sime"), ["'sime' is no sink; did you mean 'siem'?"]),
+        (("--sink", REPLIES), ["'$replies' has no deliveries"]),
         (("--event", "L"), ["there is no delivery of EventId L"]),
         (
-            ("--sink", "zzz", "--event", "L"),
-            ["'zzz' is no sink", "there is no delivery of EventId L"],
+            ("--sink", REPLIES, "--event", "L"),
+            ["'$replies' has no deliveries", "there is no delivery of EventId L"],
         ),
         (("--event", "łódź", "--state", "dead"), ["no selected delivery is dead"]),
     ],
@@ -654,6 +686,39 @@ def test_retry_and_discard_say_what_was_not_found(
     assert result.stderr.splitlines() == [f"not found: {line}" for line in lines]
     done = {"retry": "will be sent again", "discard": "discarded"}[command]
     assert result.stdout == ("[]\n" if json_too else f"0 deliveries {done}\n")
+
+
+@pytest.mark.parametrize(
+    ("sink", "hint"),
+    [("sime", "did you mean 'siem'?"), ("zzz", "there are: siem")],
+)
+@pytest.mark.parametrize(
+    "command",
+    ["list", "list --json", "list --watch", "show", "retry", "retry --json", "discard"],
+)
+def test_sink_that_nobody_knows_is_wrong_usage(
+    command: str, sink: str, hint: str, deliveries: Path
+) -> None:
+    name, *options = command.split()
+
+    at = ("-c", str(deliveries), "--sink", sink)
+    result = sebridge("outbox", name, *options, *at)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"sebridge: no sink is called '{sink}'; {hint}\n"
+
+
+@pytest.mark.parametrize("command", ["list", "retry", "discard"])
+def test_sink_that_left_the_configuration_and_has_deliveries_can_be_selected(
+    command: str, deliveries: Path
+) -> None:
+    text = deliveries.read_text()
+    deliveries.write_text(text.replace('name = "siem"', 'name = "other"'))
+
+    result = outbox(command, deliveries, "--sink", "siem", "--json")
+
+    assert result.exit_code == 0
+    assert events(json.loads(result.stdout))
 
 
 @pytest.mark.parametrize("command", ["list", "retry", "discard"])
@@ -782,6 +847,7 @@ def test_status_of_a_forwarder_that_does_not_run(deliveries: Path) -> None:
     status = json.loads(result.stdout)
     assert set(status) == {
         *("vm", "document", "imds", "sinks", "approvals", "commands", "replies"),
+        "statePath",
     }
     assert set(status["imds"]) == {"lastSuccess", "state"}
     (sink,) = status["sinks"]
@@ -796,7 +862,7 @@ async def test_status_of_a_running_forwarder(
 ) -> None:
     listen = f"127.0.0.1:{free_port()}"
     config = written(tmp_path, listen=listen)
-    status_source = StatusSource(clock=clock, metrics=metrics)
+    status_source = StatusSource(clock, metrics, tmp_path / "state.db")
 
     async with health.serve(HttpConfig(listen=listen), status_source):
         status = ("status", "-c", str(config))
@@ -806,6 +872,21 @@ async def test_status_of_a_running_forwarder(
     assert result.exit_code == 0
     assert json.loads(result.stdout)["imds"]["state"] == "starting"
     assert "The bridge is starting" in shown.stdout
+
+
+async def test_live_status_names_another_forwarder_at_the_port(
+    tmp_path: Path, clock: FakeClock, metrics: Metrics
+) -> None:
+    listen = f"127.0.0.1:{free_port()}"
+    config = written(tmp_path, listen=listen)
+    status_source = StatusSource(clock, metrics, tmp_path / "other.db")
+
+    async with health.serve(HttpConfig(listen=listen), status_source):
+        status = ("status", "--live", "-c", str(config))
+        result = await asyncio.to_thread(sebridge, *status)
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert str(tmp_path / "other.db") in result.stderr
 
 
 def test_status_for_people_is_a_table(deliveries: Path) -> None:
@@ -901,7 +982,7 @@ def test_status_without_forwarder_and_state_is_one_sentence(config: Path) -> Non
 def test_unknown_scenario_is_one_line() -> None:
     result = sebridge("simulate", "--scenario", "no-such-scenario")
 
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stderr.startswith("sebridge: ")
     assert len(result.stderr.splitlines()) == 1
 
@@ -914,7 +995,7 @@ def test_every_fault_of_an_entity_file_is_one_line(tmp_path: Path) -> None:
 
     result = sebridge("simulate", "--servicebus-config", str(file))
 
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     lines = result.stderr.splitlines()
     assert [line.split(": ")[2] for line in lines] == [
         "Queues[0].Properties.LockDuration",
@@ -1098,7 +1179,7 @@ def test_fault_at_run_time_is_one_line(tmp_path: Path) -> None:
     lock.release()
 
     assert (code, out) == (1, "")
-    assert err.splitlines()[-1].startswith("sebridge: another forwarder runs on ")
+    assert err.splitlines()[-1].startswith("sebridge: a forwarder already runs on ")
     assert "Traceback" not in err
 
 

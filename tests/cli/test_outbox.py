@@ -72,7 +72,6 @@ def deliveries(config: Path) -> list[Delivery]:
         ((), ["1", "2", "3"]),
         (("--event", "k"), ["1", "2"]),
         (("--state", "dead"), ["3"]),
-        (("--sink", "nobody"), []),
         (("--json", "--sink", SINK, "--event", "L"), ["3"]),
     ],
 )
@@ -96,10 +95,27 @@ def test_retry_does_not_change_unselected_deliveries(config: Path) -> None:
     assert next(one.due for one in deliveries(config)) == NOW * 2
 
 
+@pytest.mark.parametrize(
+    ("command", "word"), [(("outbox", "list"), "delivery"), (("events",), "event")]
+)
+def test_nothing_to_list_is_said(
+    command: tuple[str, ...], word: str, config: Path
+) -> None:
+    asked = [*command, "-c", str(config), "--event", "none"]
+    result = CliRunner().invoke(main, asked)
+    empty = CliRunner().invoke(main, [*asked, "--json"])
+
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == f"no {word} found\n"
+    assert empty.stderr == ""
+
+
 @pytest.mark.parametrize("command", ["outbox list", "events", "status"])
 def test_reading_commands_need_no_secret(command: str, config: Path) -> None:
     secret = 'headers = { authorization = "env:ONLY_THE_SERVICE_HAS_IT" }'
-    config.write_text(config.read_text() + f"{secret}\n")
+    token = '[http]\ntoken = "file:/none/but/the/service/has/it"'
+    text = config.read_text().replace("[http]", token)
+    config.write_text(f"{text}{secret}\n")
 
     result = CliRunner().invoke(main, [*command.split(), "-c", str(config), "--json"])
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.configuration.load import load
+from bridge.configuration.load import load, load_for_approver, load_settings
 from bridge.foundation.errors import ConfigError
 
 SINK = '[[sinks]]\nname = "siem"\ntype = "webhook"\nurl = "https://siem.example/"\n'
@@ -442,7 +442,7 @@ def test_file_of_a_hub_is_said_to_be_one(tmp_path: Path) -> None:
     path = tmp_path / "hub.toml"
     path.write_text('[hub]\nlisten = "127.0.0.1:9470"\n')
 
-    with pytest.raises(ConfigError, match="is the file of a hub") as caught:
-        load(path, {})
-
-    assert f"`sebridge hub -c {path}`" in str(caught.value)
+    for read in (load, load_settings, load_for_approver):
+        with pytest.raises(ConfigError, match="is the file of a hub") as caught:
+            read(path, {})
+        assert f"`sebridge hub -c {path}`" in str(caught.value)

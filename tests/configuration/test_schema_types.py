@@ -19,14 +19,21 @@ from typing import Any
 
 import pytest
 
-from bridge.configuration import json_schema
-from bridge.configuration.event_records import HUB_STEPS
+from bridge.configuration import event_schema
+from bridge.configuration.event_schema import HUB_STEPS
 from bridge.events.alarm import Alarm, HubContext, from_alarm
-from bridge.events.cloudevent import CloudEvent
-from bridge.sinks.webhook.body import one_of_each
+from bridge.events.cloudevent import CloudEvent, rfc3339
+from bridge.events.data import HubData
+from bridge.events.samples import one_of_each
 from tests.support.fakes import START
 
 HUB = HubContext(prefix="sebridge", source="/hub", name="hub", version="1")
+SO = HubData(
+    observed_at=rfc3339(START),
+    headline="It is so.",
+    reason=None,
+    reporter=HUB.reporter,
+)
 CONFIG = Path(__file__).parents[2] / "config"
 SCRIPTS = Path(__file__).parent / "node"
 NODE = shutil.which("node")
@@ -35,8 +42,7 @@ EVENTS = {event.type: event for event in one_of_each(lifecycle=True)}
 ALARMS = [
     from_alarm(
         HUB,
-        Alarm(what=what, id="0" * 32, severity="INFO", headline="It is so.", more={}),
-        START,
+        Alarm(what=what, id="0" * 32, severity="INFO", data=SO),
     ).event
     for what in HUB_STEPS
 ]
@@ -84,11 +90,11 @@ def approval_types(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 
 def test_samples_cover_each_type_of_the_schema() -> None:
-    defs = json_schema.event()["definitions"]
+    defs = event_schema.event()["definitions"]
     types = [defs[name]["properties"]["type"] for name, _ in CLASSES.values()]
 
     assert [f"#/definitions/{name}" for name, _ in CLASSES.values()] == [
-        kind["$ref"] for kind in json_schema.event()["oneOf"]
+        kind["$ref"] for kind in event_schema.event()["oneOf"]
     ]
     found = {*EVENTS, *(alarm.type for alarm in ALARMS)}
     assert {example for one in types for example in one["examples"]} == found

@@ -17,12 +17,11 @@ from jsonschema import Draft202012Validator, FormatChecker, ValidationError
 
 from bridge.approvals.message import parse
 from bridge.cli.main import main
-from bridge.configuration import json_schema
+from bridge.configuration import event_schema, json_schema
 from bridge.events.build import (
     EventContext,
     Outcome,
     OutgoingEvent,
-    from_bridge,
     from_document,
     from_outcome,
     from_transition,
@@ -30,17 +29,18 @@ from bridge.events.build import (
 from bridge.events.document import Document
 from bridge.events.identity import Identity
 from bridge.events.transitions import diff
-from bridge.events.vocabulary import TransitionKind
+from bridge.events.vocabulary import COMMAND_OUTCOMES, TransitionKind
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MalformedApprovalError
 from bridge.hub import load
 from bridge.imds.config import ImdsConfig
-from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
+from bridge.telemetry.metrics import OUTCOMES
 from tests.support.builders import (
     EVENT_ID,
     document,
     event_context_of,
     imds_event,
+    own_event,
     started,
 )
 from tests.support.fakes import START
@@ -281,7 +281,7 @@ def step(
 
 def first_examples(title: str) -> dict[str, Any]:
     """Return an event of the first example of each attribute of a kind."""
-    event = json_schema.event()["definitions"][title]["properties"]
+    event = event_schema.event()["definitions"][title]["properties"]
     return {name: one["examples"][0] for name, one in event.items()}
 
 
@@ -429,16 +429,14 @@ def test_outcome_of_an_unreadable_message_is_valid() -> None:
     "more",
     [
         {},
-        {"pending": 1, "dead": 0, "freeDiskBytes": 2**40},
-        {"eventId": None, "since": "2026-03-02T12:00:00Z"},
+        {"pending": 1, "dead": 0, "free_disk_bytes": 2**40},
+        {"event_id": None, "since": "2026-03-02T12:00:00Z"},
     ],
 )
 def test_event_of_the_bridge_itself_is_valid(
-    what: str, more: Mapping[str, object]
+    what: str, more: Mapping[str, Any]
 ) -> None:
-    found = from_bridge(
-        event_context_of(Identity()), what, observed_at=START, reason="429", more=more
-    )
+    found = own_event(event_context_of(Identity()), what, reason="429", **more)
 
     assert faults("event", sent(found)) == []
 
@@ -468,7 +466,7 @@ def types_of(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_types_are_an_enumeration_behind_a_prefix() -> None:
-    types = types_of(json_schema.event())
+    types = types_of(event_schema.event())
     examples = [example for one in types for example in one["examples"]]
 
     assert sorted(examples) == sorted(f"sebridge.{name}.v1" for name in ALL_TYPES)
@@ -493,14 +491,14 @@ def test_types_are_an_enumeration_behind_a_prefix() -> None:
 )
 def test_type_that_the_bridge_never_sends_is_invalid(kind: str) -> None:
     assert [
-        one for one in types_of(json_schema.event()) if re.search(one["pattern"], kind)
+        one for one in types_of(event_schema.event()) if re.search(one["pattern"], kind)
     ] == []
 
 
 def test_data_belongs_to_the_type() -> None:
     """No event is valid with the data of another kind."""
     kinds = [
-        sent(from_bridge(event_context_of(), "started", observed_at=START)),
+        sent(own_event(event_context_of(), "started")),
         sent(from_outcome(event_context_of(), outcome("relayed"), START)),
         sent(step(Watch(), document(imds_event(), incarnation=2), 1)[1][0]),
         sent(changed_document()),
@@ -538,7 +536,7 @@ def changed_document() -> OutgoingEvent:
 def test_event_that_the_bridge_never_sends_is_invalid(
     attribute: str, value: object
 ) -> None:
-    event = sent(from_bridge(event_context_of(), "started", observed_at=START))
+    event = sent(own_event(event_context_of(), "started"))
 
     assert faults("event", {**event, attribute: value})
 

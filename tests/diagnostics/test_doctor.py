@@ -26,7 +26,7 @@ from bridge.servicebus.receiver import open_queue
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.imds.state import ImdsSettings
 from bridge.simulator.servicebus.broker import Broker
-from bridge.simulator.servicebus.errors import Condition
+from bridge.simulator.servicebus.values import Condition
 from tests.support.configurations import webhook
 from tests.support.fakes import START
 from tests.support.sink_fixtures import Inbox
@@ -665,9 +665,11 @@ async def test_placeholder_without_a_value_is_a_fault(inbox: Inbox) -> None:
     inbox.status = 404
     approvals = {"connection_string": NOWHERE, "queue": "q", "sessions": ["{vm_id}"]}
 
-    found = bad(await examined(config_of(inbox.url, approvals=approvals)))
+    found = await examined(config_of(inbox.url, approvals=approvals))
 
-    assert found[2] == "approvals: {vm_id} in '{vm_id}' is not known here"
+    (one,) = [one for one in found if one.text.startswith("approvals: ")]
+    assert one.text == "approvals: {vm_id} in '{vm_id}' is not known here"
+    assert "set it in [identity]" in one.advice
 
 
 async def test_silent_broker_is_not_waited_for_forever(

@@ -37,10 +37,8 @@ def config_of(folder: Path, **tables: object) -> Config:
 ROOMY = Host(mounts=Path("/nowhere"), free=lambda _: 10**12)
 
 
-def state_of(
-    config: Config, host: Host = ROOMY, *, is_running: bool = False
-) -> list[Finding]:
-    return list(host_checks.state(config.state, host, is_running=is_running))
+def state_of(config: Config, host: Host = ROOMY) -> list[Finding]:
+    return list(host_checks.state(config.state, host))
 
 
 @pytest.fixture
@@ -188,17 +186,41 @@ def test_forwarder_that_does_not_answer_is_named(folder: Path) -> None:
     )
     command = [sys.executable, "-c", holding, str(path)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as holder:  # noqa: S603 - ours
+
+    def faults(missing: list[str] | None) -> list[Finding]:
+        found = host_checks.examine(config, {}, ROOMY, missing=missing)
+        return [one for one in found if one.result == "fault"]
+
+    with (
+        subprocess.Popen(command, stdin=pipe, stdout=pipe) as holder,  # noqa: S603 - ours
+        contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server,
+    ):
         assert holder.stdout is not None
         holder.stdout.readline()
-        found = state_of(config_of(folder))
-        calm = state_of(config_of(folder), is_running=True)
+        listen = f"127.0.0.1:{server.getsockname()[1]}"
+        config = config_of(folder, http={"listen": listen})
+        silent, port = faults(missing=None)
+        calm = faults(missing=[])
         holder.communicate(b"\n")
 
     text = f"state: a forwarder uses {path} (process {holder.pid}), but does not answer"
-    assert [one.text for one in found if one.result == "fault"] == [text]
-    assert [one.result for one in calm] == ["ok", "ok"]
-    assert "fault" not in {one.result for one in state_of(config_of(folder))}
+    assert silent.text == text
+    assert port.advice == f"process {holder.pid} may hold it, see state above"
+    assert calm == faults(missing=None) == []
+
+
+@pytest.mark.parametrize("content", [b"no database " * 9, bytes(4096)])
+def test_small_file_of_something_else_is_not_called_empty(
+    folder: Path, content: bytes
+) -> None:
+    path = folder / "lib" / "state.db"
+    path.write_bytes(content)
+
+    found, *_ = state_of(config_of(folder))
+
+    text = f"state: {path}: file is not a database"
+    assert (found.result, found.text) == ("warning", text)
+    assert found.advice == "the forwarder moves it aside when it starts"
 
 
 def test_file_without_content_is_a_warning(folder: Path) -> None:

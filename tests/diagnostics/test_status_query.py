@@ -122,7 +122,8 @@ async def test_stored_status_keeps_its_bytes(lived: Path, clock: FakeClock) -> N
         '"oldestSeconds":60,"lastError":null},{"name":"ops","state":"not answering",'
         '"pending":0,"dead":0,"oldestSeconds":null,"lastError":null}],'
         '"approvals":[],"commands":[],'
-        '"replies":{"pending":0,"dead":0,"lastError":null}}'
+        '"replies":{"pending":0,"dead":0,"lastError":null},'
+        f'"statePath":"{lived}"}}'
     )
 
 
@@ -200,7 +201,7 @@ async def test_no_forwarder_and_no_state_file_is_one_clear_error(
     state_path: Path, clock: FakeClock
 ) -> None:
     with pytest.raises(
-        OutboxError, match=r"there is no state file .*: has a forwarder"
+        OutboxError, match=r"there is no state file .*: no forwarder has run"
     ):
         await status_in(config_of(state_path), clock)
 
@@ -225,7 +226,7 @@ async def test_state_file_that_this_user_may_not_see_is_one_clear_error(
     lived: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hide(lived, monkeypatch)
-    with pytest.raises(OutboxError, match="as the user of the service"):
+    with pytest.raises(OutboxError, match=r"no forwarder answers, .*of the service"):
         await status_in(config_of(lived), clock)
 
 
@@ -237,6 +238,15 @@ async def test_damaged_state_file_is_one_clear_error(
 
     with pytest.raises(OutboxCorruptError):
         await status_in(config_of(lived), clock)
+
+
+async def test_small_file_of_something_else_is_not_called_empty(
+    state_path: Path, clock: FakeClock
+) -> None:
+    state_path.write_bytes(b"no database " * 9)
+
+    with pytest.raises(OutboxCorruptError, match="file is not a database"):
+        await status_in(config_of(state_path), clock)
 
 
 async def test_empty_state_file_is_one_clear_error(
@@ -258,8 +268,64 @@ async def running(
     config: Config, clock: FakeClock, metrics: Metrics
 ) -> AsyncIterator[None]:
     """Serve the health port of a forwarder that is starting."""
-    async with health.serve(config.http, StatusSource(clock=clock, metrics=metrics)):
+    source = StatusSource(clock, metrics, Path(config.state.path))
+    async with health.serve(config.http, source):
         yield
+
+
+async def test_another_forwarder_at_the_port_is_not_taken_for_ours(
+    lived: Path, tmp_path: Path, clock: FakeClock, metrics: Metrics
+) -> None:
+    config = config_of(lived, f"127.0.0.1:{free_port()}")
+    (at,) = config.http.addresses
+
+    async with running(config_of(tmp_path / "other.db", at.text), clock, metrics):
+        found = await status_query.status(config, [SINK], clock, patience=0)
+
+    who = f"a forwarder with another state file: {tmp_path / 'other.db'}"
+    assert (found.is_live, found.report.document.incarnation) == (False, 2)
+    assert found.report.notes == [f"at {at.text} answers {who}"]
+
+
+async def test_another_forwarder_is_named_where_ours_never_ran(
+    tmp_path: Path, clock: FakeClock, metrics: Metrics
+) -> None:
+    config = config_of(tmp_path / "state.db", f"127.0.0.1:{free_port()}")
+    (at,) = config.http.addresses
+
+    async with running(config_of(tmp_path / "other.db", at.text), clock, metrics):
+        with pytest.raises(OutboxError, match=r"no forwarder answers; at 127.+other"):
+            await status_in(config, clock)
+
+
+async def test_forwarder_that_refuses_the_token_is_not_silent(
+    lived: Path, clock: FakeClock, metrics: Metrics
+) -> None:
+    config = config_of(lived, f"127.0.0.1:{free_port()}", "another")
+    (at,) = config.http.addresses
+
+    async with running(config_of(lived, at.text, TOKEN), clock, metrics):
+        found = await status_query.status(config, [SINK], clock, patience=0)
+
+    who = "a program that refuses http.token"
+    assert (found.is_live, found.report.notes) == (
+        False,
+        [f"at {at.text} answers {who}"],
+    )
+
+
+async def test_forwarder_is_known_by_another_name_of_its_state_file(
+    lived: Path, tmp_path: Path, clock: FakeClock, metrics: Metrics
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(lived.parent)
+    config = config_of(lived, f"127.0.0.1:{free_port()}")
+    (at,) = config.http.addresses
+
+    async with running(config_of(link / lived.name, at.text), clock, metrics):
+        status = await status_of(config, clock)
+
+    assert status["imds"]["state"] == "starting"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])  # noqa: S104 - asked, too

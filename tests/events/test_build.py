@@ -19,7 +19,6 @@ from bridge.events.build import (
     OutgoingEvent,
     cause_of,
     cause_of_document,
-    from_bridge,
     from_document,
     from_outcome,
 )
@@ -46,6 +45,7 @@ from tests.support.builders import (
     event_context_of,
     imds_event,
     not_before,
+    own_event,
     started,
 )
 from tests.support.example_events import outcome, published, seen, transition
@@ -343,7 +343,7 @@ def test_severity_of_an_outcome(what: str, text: str) -> None:
     ],
 )
 def test_severity_of_the_bridges_own_life(what: str, text: str) -> None:
-    event = from_bridge(event_context_of(), what, observed_at=START).event
+    event = own_event(event_context_of(), what).event
 
     assert event.extensions["severitytext"] == text
 
@@ -474,13 +474,7 @@ def test_outcome_without_an_event_names_it_as_the_approver_spelled_it() -> None:
 
 
 def test_bridges_own_event_is_published_as_the_contract_says() -> None:
-    found = from_bridge(
-        event_context_of(),
-        "heartbeat",
-        observed_at=START,
-        reason="r",
-        more={"pending": 3},
-    )
+    found = own_event(event_context_of(), "heartbeat", reason="r", pending=3)
 
     kind = "sebridge.bridge.heartbeat.v1"
     assert (found.event.type, found.event.subject) == (kind, ME.vm_id)
@@ -741,7 +735,7 @@ def test_independent_readers_take_any_outcome(
 
 @pytest.mark.parametrize("identity", [ME, Identity()])
 def test_independent_readers_take_the_bridges_own_life(identity: Identity) -> None:
-    valid(from_bridge(event_context_of(identity), "started", observed_at=START).event)
+    valid(own_event(event_context_of(identity), "started").event)
 
 
 @given(bodies(events() | JSON_VALUES))
@@ -803,8 +797,8 @@ def test_offer_of_a_bridge_with_very_many_rules_keeps_its_digest() -> None:
     offer = {"entity": "vm-approvals", "rules": rules, "digest": "d"}
     now = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
-    event = from_bridge(
-        event_context_of(ME), "started", observed_at=now, more={"approvals": offer}
+    event = own_event(
+        event_context_of(ME), "started", observed_at=now, approvals=offer
     ).event
 
     assert len(event.to_json()) <= MAX_BYTES

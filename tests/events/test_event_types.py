@@ -5,6 +5,7 @@ A copy of the package has the line, and a process of its own imports it.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,11 @@ from typing import Any
 
 import pytest
 
+from bridge.events.vocabulary import DISRUPTIVE
+
 ROOT = Path(__file__).parents[2]
+WRITTEN = {".md", ".toml", ".yaml"}
+LISTS = re.compile(r'event_types = (\[.*"Preempt".*?\])')
 AFTER = "_EVENT_TYPES = (\n"
 LINE = '    EventType("Evacuate", "the rack burns", ends_vm=True, cause="fire"),\n'
 ASKED = """
@@ -98,3 +103,20 @@ def test_word_that_resembles_a_further_type_is_a_warning(said: dict[str, Any]) -
     (warning,) = said["misspelt"]
 
     assert "did you mean 'Evacuate'?" in warning
+
+
+def test_no_rule_of_a_siem_lists_the_types_that_end_what_runs() -> None:
+    files = [one for one in (ROOT / "infra" / "siem").rglob("*.*") if one.is_file()]
+    lists = re.compile(r"Reboot\W+(?:or\W+)?Redeploy\W+(?:or\W+)?Terminate\W+\|")
+
+    assert [one.name for one in files if lists.search(one.read_text())] == []
+
+
+def test_examples_that_list_the_disruptive_types_list_all_of_them() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "config").rglob("*.*")]
+    pages += (ROOT / "infra").rglob("*.*")
+    texts = [page.read_text() for page in pages if page.suffix in WRITTEN]
+    found = [json.loads(one) for text in texts for one in LISTS.findall(text)]
+
+    assert len(found) >= 7
+    assert [one for one in found if {*DISRUPTIVE} - {*one}] == []

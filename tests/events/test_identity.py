@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.events.identity import Identity, IdentityConfig, bare
+from bridge.events.document import bare
+from bridge.events.identity import Identity, IdentityConfig
 
 COMPUTE = {
     "name": "web-3",

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from msgspec import structs
+from msgspec import UNSET, structs
 from msgspec.structs import replace
 
 from bridge.configuration import load as configuration
@@ -66,12 +66,12 @@ def test_link_is_no_part_of_the_id_and_absent_unless_configured() -> None:
 )
 def test_event_id_is_one_part_of_the_path(event_id: str, path: str) -> None:
     found = link_to("https://h/{event_id}", event_id)
-    assert found == {"link": f"https://h/{path}"}
+    assert found == f"https://h/{path}"
 
 
 def test_event_id_that_is_too_long_makes_no_link() -> None:
-    assert link_to("https://h/{event_id}", "x" * 3000) == {}
-    assert link_to("https://h/{event_id}", None) == {}
+    assert link_to("https://h/{event_id}", "x" * 3000) is UNSET
+    assert link_to("https://h/{event_id}", None) is UNSET
 
 
 def test_template_with_the_event_id_in_its_path_is_good() -> None:

@@ -6,12 +6,18 @@ from typing import Any
 import pytest
 
 from bridge.events import samples
-from bridge.events.build import from_bridge
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.identity import Identity
 from bridge.events.routing import Subject
 from bridge.events.samples import Sample, marked_event, sample
-from tests.support.builders import ME, body_of, event_context_of, imds_event, started
+from tests.support.builders import (
+    ME,
+    body_of,
+    event_context_of,
+    imds_event,
+    own_event,
+    started,
+)
 from tests.support.example_events import seen
 from tests.support.fakes import START
 from tests.support.nested import HERE, holding, lists
@@ -209,7 +215,7 @@ def test_content_type_may_have_parameters() -> None:
 
 def test_prefix_of_others_is_no_hindrance() -> None:
     body = cloud_event("started").to_json().replace(b"sebridge.st", b"a.bridge.b.st")
-    found = from_bridge(CONTEXT, "started", observed_at=START).event.to_json()
+    found = own_event(CONTEXT, "started").event.to_json()
 
     with pytest.raises(ValueError, match=r"its type is 'a\.bridge\.b\.started\.v1'"):
         read(body)

@@ -4,11 +4,17 @@ import re
 
 import pytest
 
-from bridge.events.build import from_bridge, from_document, from_outcome, trace
+from bridge.events.build import from_document, from_outcome, trace
 from bridge.events.cloudevent import CloudEvent, hash32
 from bridge.events.command_result import CommandResult, from_command
 from bridge.sinks.webhook.presets.preset import render_binary, render_structured
-from tests.support.builders import EVENT_ID, document, event_context_of, imds_event
+from tests.support.builders import (
+    EVENT_ID,
+    document,
+    event_context_of,
+    imds_event,
+    own_event,
+)
 from tests.support.example_events import outcome, published, transition
 from tests.support.fakes import START
 
@@ -53,7 +59,7 @@ def test_all_machines_and_steps_of_an_event_share_a_trace() -> None:
 
 def test_what_belongs_to_no_event_has_no_trace() -> None:
     found = [
-        from_bridge(event_context_of(), "heartbeat", observed_at=START),
+        own_event(event_context_of(), "heartbeat"),
         from_document(
             event_context_of(),
             document(imds_event()),

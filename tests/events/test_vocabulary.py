@@ -8,6 +8,7 @@ from typing import get_args
 from bridge.events.routing import Transition
 from bridge.events.vocabulary import (
     APPROVED,
+    COMMAND_OUTCOMES,
     GONE,
     NOTHING_TO_APPROVE,
     PRESENT,
@@ -17,7 +18,7 @@ from bridge.events.vocabulary import (
 )
 from bridge.hub.facts import Kind
 from bridge.sinks.acting import Fate
-from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
+from bridge.telemetry.metrics import OUTCOMES
 
 BRIDGE = Path(__file__).parents[2] / "bridge"
 SETS = (APPROVED, GONE, NOTHING_TO_APPROVE, PRESENT, TRANSITIONS, {*OutcomeKind})

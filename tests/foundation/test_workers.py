@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from bridge.foundation.errors import WorkerExitedError
-from bridge.foundation.workers import run_together, run_workers, unless, waking
+from bridge.foundation.workers import run_workers, unless, waking
 from tests.support.fakes import FakeWorker, turns
 
 
@@ -44,7 +44,7 @@ async def run(*workers: FakeWorker, grace: float = 5) -> None:
     """Run the workers and ask them to stop at the next turn."""
     stop = asyncio.Event()
     asyncio.get_running_loop().call_soon(stop.set)
-    await run_workers(workers, stop, grace=grace)
+    await run_workers(workers, stop, grace=lambda: grace)
 
 
 async def test_workers_end_when_asked_to() -> None:
@@ -68,7 +68,9 @@ async def test_worker_that_fails_cancels_the_others_and_surfaces() -> None:
 
     with pytest.raises(ExceptionGroup) as caught:
         await run_workers(
-            [FakeWorker(failing), FakeWorker(other.life)], asyncio.Event(), grace=5
+            [FakeWorker(failing), FakeWorker(other.life)],
+            asyncio.Event(),
+            grace=lambda: 5,
         )
 
     assert caught.group_contains(ZeroDivisionError)
@@ -80,7 +82,7 @@ async def test_worker_that_returns_unasked_is_a_bug_that_names_it() -> None:
         await run_workers(
             [FakeWorker(returning, "lazy"), FakeWorker(obedient)],
             asyncio.Event(),
-            grace=5,
+            grace=lambda: 5,
         )
 
     assert caught.group_contains(WorkerExitedError, match="lazy returned before")
@@ -100,7 +102,7 @@ async def test_worker_that_fails_while_stopping_surfaces() -> None:
 async def test_caller_that_is_cancelled_cancels_the_workers() -> None:
     recorder = Recorder()
     running = asyncio.ensure_future(
-        run_workers([FakeWorker(recorder.life)], asyncio.Event(), grace=5)
+        run_workers([FakeWorker(recorder.life)], asyncio.Event(), grace=lambda: 5)
     )
     await turns()
     running.cancel()
@@ -177,23 +179,3 @@ async def test_work_that_ends_before_the_stop_gives_its_result() -> None:
 async def test_work_that_fails_before_the_stop_surfaces() -> None:
     with pytest.raises(ZeroDivisionError):
         await unless(asyncio.Event(), broken())
-
-
-async def test_workers_within_another_run_until_all_have_returned() -> None:
-    stop, recorders = asyncio.Event(), [Recorder(), Recorder(turns_to_finish=10)]
-    workers = [FakeWorker(recorder.life) for recorder in recorders]
-    running = asyncio.ensure_future(run_together(workers, stop))
-    await turns()
-    assert not running.done()
-
-    stop.set()
-
-    await asyncio.wait_for(running, 60)
-    assert [recorder.ends for recorder in recorders] == [["finished"], ["finished"]]
-
-
-async def test_worker_within_another_must_not_return_unasked() -> None:
-    with pytest.raises(ExceptionGroup) as caught:
-        await run_together([FakeWorker(returning)], asyncio.Event())
-
-    assert caught.group_contains(WorkerExitedError)

@@ -4,12 +4,18 @@ from contextlib import suppress
 
 from bridge.simulator.wire.decode import decode_value
 from bridge.simulator.wire.encode import encode_value
-from bridge.simulator.wire.errors import DecodeError
 from bridge.simulator.wire.framing import AMQP_HEADER
 from bridge.simulator.wire.message import Message
 from bridge.simulator.wire.outcomes import Accepted
 from bridge.simulator.wire.performatives import Close, Detach, Disposition, End, Flow
-from bridge.simulator.wire.values import Array, Described, Symbol, Timestamp, ULong
+from bridge.simulator.wire.values import (
+    Array,
+    DecodeError,
+    Described,
+    Symbol,
+    Timestamp,
+    ULong,
+)
 from tests.fuzz.target import brief
 from tests.simulator.wire.amqp_client import (
     BEGIN,

@@ -8,7 +8,7 @@ import re
 import socket
 import sqlite3
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from bridge.events.build import EventContext
 from bridge.events.identity import Identity
+from bridge.events.look import Withheld
 from bridge.foundation.errors import (
     DeliveryError,
     MetadataUnavailableError,
@@ -41,6 +42,7 @@ from bridge.health.status import StatusSource
 from bridge.imds.poller import Poller
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.file import File
 from bridge.outbox.storage.journal import Timings
 from bridge.outbox.store import Outbox
 from bridge.pipeline.attempt import RelayPolicy
@@ -138,7 +140,7 @@ class Bridge:
 
 @pytest.fixture
 async def status_source(clock: FakeClock, metrics: Metrics) -> StatusSource:
-    return StatusSource(clock=clock, metrics=metrics)
+    return StatusSource(clock, metrics, Path("/disk/state.db"))
 
 
 @pytest.fixture
@@ -377,6 +379,20 @@ async def test_dead_letters_are_a_note_at_once(bridge: Bridge) -> None:
     assert (await bridge.json("/status"))["notes"] == [note]
 
 
+async def test_dead_letter_is_not_said_to_have_died_of_a_later_failure(
+    bridge: Bridge,
+) -> None:
+    refused = PermanentDeliveryError("siem answered 302", Reason.REDIRECTED)
+    await bridge.fail(refused, attempts=1)
+    await bridge.outbox.commit([outgoing("2")], now=bridge.clock.now().timestamp())
+    await bridge.fail(TransientDeliveryError("no answer", Reason.TIMEOUT), attempts=1)
+
+    failing, dead = json.loads((await bridge.get("/readyz"))[1])
+
+    assert failing.startswith("sinks.siem: ")
+    assert dead == "sinks.siem: 1 dead letter: sebridge outbox list --state dead"
+
+
 async def test_what_waits_for_a_sink_that_is_not_configured_any_more_is_a_note(
     bridge: Bridge,
 ) -> None:
@@ -428,10 +444,8 @@ async def test_bridge_with_a_hanging_disk_is_alive_but_not_ready(
 ) -> None:
     disk = Hanging()
     async with Database.open(
-        state_path.with_name("other.db"),
-        may_degrade=True,
+        File(state_path.with_name("other.db"), may_degrade=True, connect=disk.open),
         timings=Timings(patience=0.05),
-        connect=disk.open,
     ) as database:
         status_source.outbox = await Outbox.of(database, bridge.outbox.router)
         disk.freeze()
@@ -458,7 +472,7 @@ async def test_status_has_the_shape_of_the_contract(bridge: Bridge) -> None:
     assert status["sinks"] == [
         {
             "name": SINK,
-            "state": "ok",
+            "state": "untried",
             "pending": 1,
             "dead": 0,
             "oldestSeconds": 0,
@@ -472,7 +486,9 @@ async def test_status_keeps_its_bytes(bridge: Bridge) -> None:
     source = bridge.status_source
     error = TransientDeliveryError("siem answered 503", Reason.SERVER)
     await bridge.fail(error, attempts=1)
-    source.auto_approvers = [Approver({EVENT_ID: Held(EVENT_ID, "r", "Delay")})]
+    held = Withheld(EVENT_ID, "r", "Delay")
+    assert source.poller is not None
+    source.poller.rules = Approver({EVENT_ID: held})
     source.rotation = Rotation({"traffic": "in"})
 
     _, text = await bridge.get("/status")
@@ -493,7 +509,7 @@ async def test_status_keeps_its_bytes(bridge: Bridge) -> None:
         '"missing":[],'
         '"notes":["sinks.siem: nothing delivered since the start (siem answered 503)"],'
         f'"withheld":[{{"eventId":"{EVENT_ID}","rule":"r","reason":"Delay"}}],'
-        '"traffic":{"traffic":"in"}}'
+        '"traffic":{"traffic":"in"},"statePath":"/disk/state.db"}'
     )
 
 
@@ -510,24 +526,18 @@ async def test_status_of_a_starting_bridge_keeps_its_bytes(
         '"vmScaleSetName":null},"document":{"incarnation":null,"events":[]},'
         '"imds":{"lastSuccess":null,"state":"starting"},"sinks":[],"approvals":[],'
         '"commands":[],"replies":{"pending":0,"dead":0,"lastError":null},'
-        '"traffic":{"traffic":"in"}}'
+        '"traffic":{"traffic":"in"},"statePath":"/disk/state.db"}'
     )
 
 
-@dataclass(frozen=True)
-class Held:
-    """A fake of an event that a rule holds."""
-
-    event_id: str
-    rule: str
-    reason: str
-
-
-@dataclass(frozen=True)
+@dataclass
 class Approver:
-    """A fake of the worker that approves by rules."""
+    """A fake of what approves by rules."""
 
-    withheld: dict[str, Held]
+    withheld: Mapping[str, Withheld]
+
+    def turn(self, flows: asyncio.TaskGroup) -> float:
+        raise AssertionError(flows)
 
 
 async def test_status_shows_the_error_of_the_last_attempt(bridge: Bridge) -> None:

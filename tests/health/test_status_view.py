@@ -258,6 +258,24 @@ def test_sink_with_a_short_wait_is_good() -> None:
     assert rows(status, "Deliveries")[0]["State"] == Cell("ok", "good")
 
 
+def test_sink_that_was_never_tried_is_not_said_to_be_well() -> None:
+    status = status_of(sinks=[{**WELL, "state": "untried"}])
+
+    assert overview(status, START).notices == (Cell("Ready.", "good"),)
+    said = rows(status, "Deliveries")[0]["State"]
+    assert said == Cell("nothing sent since the start")
+
+
+@pytest.mark.parametrize("state", ["ok", "untried", "early"])
+@pytest.mark.parametrize("lack", [{"dead": 1}, {"pending": 1, "oldestSeconds": 9000}])
+def test_sink_that_falls_short_is_a_warning_whether_it_was_tried_or_not(
+    state: str, lack: dict[str, int]
+) -> None:
+    status = status_of(sinks=[{**WELL, "state": state, **lack}])
+
+    assert rows(status, "Deliveries")[0]["State"].mood == "warning"
+
+
 def test_sink_with_an_error_is_not_green() -> None:
     status = status_of(sinks=[{**WELL, "lastError": "answered 503"}])
 

@@ -13,9 +13,9 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from bridge.configuration.event_records import APPROVALS
+from bridge.configuration.event_schema import APPROVALS
 from bridge.events.cloudevent import CloudEvent, hash32
-from bridge.foundation.errors import HubStoreAwayError
+from bridge.foundation.errors import HubStoreAwayError, OutboxLockedError
 from bridge.foundation.values import Address
 from bridge.hub import hub
 from bridge.hub.alarm_sinks import AlarmPublisher, context_of, open_alarms, route_of
@@ -251,8 +251,10 @@ def bridge(number: int, state: str = "silent") -> dict[str, object]:
 
 def spoken(given: list[AlarmRow], silent: int = 0) -> list[CloudEvent]:
     file = HubFile(hub=replace(config(), public_url=HUB))
-    shared = AlarmContext(context=context_of(file), public_url=HUB, silent=silent)
-    return [one.event for one in events_of(given, shared, at(60))]
+    shared = AlarmContext(
+        context=context_of(file), public_url=HUB, silent=silent, now=at(60)
+    )
+    return [one.event for one in events_of(given, shared)]
 
 
 def test_many_silent_bridges_are_one_event_with_fifty_names() -> None:
@@ -316,8 +318,8 @@ def test_unreported_event_is_named_by_type_and_machines() -> None:
 @pytest.mark.parametrize("url", [HUB, ""])
 def test_every_alarm_is_what_the_schema_says(given: list[AlarmRow], url: str) -> None:
     context = context_of(HubFile(hub=replace(config(), public_url=url)))
-    shared = AlarmContext(context=context, public_url=url, silent=1)
-    (found,) = events_of(given, shared, at(60))
+    shared = AlarmContext(context=context, public_url=url, silent=1, now=at(60))
+    (found,) = events_of(given, shared)
 
     assert faults("event", sent(found)) == []
 
@@ -534,6 +536,17 @@ async def test_hub_that_starts_again_has_its_turn_at_once(
                 await add_failed(fleet)
                 assert await publisher.step() == 1
     assert len(set(holders)) == 1
+
+
+async def test_second_hub_on_a_state_file_is_told_of_a_hub(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    async with receiving() as (_, sink):
+        file, metrics = file_with(tmp_path, sink), Metrics(["s"], "1")
+        async with open_alarms(file, fleet.store, fleet.clock, metrics):
+            with pytest.raises(OutboxLockedError, match="a hub already runs on"):
+                async with open_alarms(file, fleet.store, fleet.clock, metrics):
+                    pytest.fail("both hold it")  # pragma: no cover - must not come here
 
 
 async def test_two_hubs_with_one_file_never_share_an_id(

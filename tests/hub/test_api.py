@@ -12,8 +12,9 @@ import pytest
 
 from bridge.foundation.errors import BridgeError
 from bridge.foundation.values import Secret
-from bridge.hub import azure_messages, bridge_messages, openapi
-from bridge.hub.api import Api
+from bridge.hub import azure_messages, bridge_messages
+from bridge.hub.answers import Filters
+from bridge.hub.api import Api, document
 from bridge.hub.config import HubConfig
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.server import Hub, serve
@@ -21,7 +22,7 @@ from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.lists import forget_bridge
 from bridge.hub.store.rows import mark_changed
 from bridge.hub.store.store import Store
-from bridge.hub.view_rows import Filters, Situation
+from bridge.hub.view_rows import Situation
 from bridge.hub.views import overview
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import at, azure, event, life, outcome, step, vm
@@ -209,6 +210,33 @@ async def test_query_that_cannot_be_is_reported(window: Window) -> None:
         assert (status, bool(body["error"])) == (400, True), query
 
 
+@pytest.mark.parametrize(
+    ("path", "name", "known"),
+    [
+        ("events?limt=5", "limt", "limit, cursor, open, status, type, source, "),
+        ("events?vmID=", "vmID", "limit, cursor, open, "),
+        ("events/E-1?after=1", "after", "before"),
+        ("bridges?State=gone", "State", "limit, cursor, state, q"),
+        ("timeline?vm=web-0", "vm", "name, resourceGroup, subscription, "),
+        ("report?since=2026-03-01", "since", "from, to"),
+        ("report.csv?since=2026-03-01", "since", "from, to"),
+        ("keys?keys=*", "keys", "limit, cursor, state, match"),
+        ("decisions?before=x", "before", "limit, cursor"),
+        ("decisions.csv?from=x", "from", "limit, cursor"),
+        ("events/E-1/approval?x", "x", "none"),
+        ("hub?x=1", "x", "none"),
+        ("openapi.json?x=1", "x", "none"),
+    ],
+)
+async def test_parameter_that_is_not_known_is_refused_and_the_known_ones_are_named(
+    path: str, name: str, known: str, window: Window
+) -> None:
+    status, body, _ = await window.get(f"/api/v1/{path}")
+
+    text = f"no parameter is called '{name}'; there are: {known}"
+    assert (status, body["error"][: len(text)]) == (400, text)
+
+
 async def test_what_azure_alone_reported_is_unreported_in_time(window: Window) -> None:
     await window.store.keep([grid(azure("Scheduled"), 10), received(BEAT)])
 
@@ -297,7 +325,7 @@ async def test_bridges_are_shown_as_they_fare(window: Window) -> None:
 async def test_description_is_served(window: Window) -> None:
     _, body, _ = await window.get("/api/v1/openapi.json")
 
-    assert body == openapi.document() == DESCRIBED.document
+    assert body == document() == DESCRIBED.document
 
 
 async def test_faults_of_http_are_reported_in_json(window: Window) -> None:

@@ -374,8 +374,8 @@ async def test_application_has_no_vote_among_several(opened: Opened) -> None:
     await world.scheduled()
     # whether somebody is one is found out by ``access``; here it is what follows of it
     from bridge.hub.access import Person  # noqa: PLC0415 - see above
-    from bridge.hub.choices import Approval  # noqa: PLC0415 - see above
-    from bridge.hub.store.deciding import VoteRequest, handle_vote  # noqa: PLC0415 - see above
+    from bridge.hub.choices import Approval, VoteRequest  # noqa: PLC0415 - see above
+    from bridge.hub.store.deciding import handle_vote  # noqa: PLC0415 - see above
 
     ask = VoteRequest(
         key=EVENT_ID,

@@ -15,7 +15,7 @@ from bridge.hub.decisions import Claimed, Result
 from bridge.hub.store.current import current_event
 from bridge.hub.store.store import Store
 from bridge.net.http_client import Answer, open_session
-from bridge.simulator.azure.arm import Arm
+from bridge.simulator.arm import Arm
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.state import ImdsSettings, ImdsState
 from tests.support.builders import EVENT_ID

@@ -31,7 +31,7 @@ from bridge.hub.decisions import DecisionState
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import ReporterRow
 from bridge.net.http_client import open_session
-from bridge.simulator.azure.arm import Arm
+from bridge.simulator.arm import Arm
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.state import ImdsSettings, ImdsState
 from tests.bench.measuring import served
@@ -119,6 +119,28 @@ async def test_status_of_a_hub_behind_a_proxy_says_what_it_lacks(
 
     assert found.exit_code == 1
     assert "Not ready: source b is not connected" in found.stdout
+
+
+async def test_status_of_a_hub_without_heartbeats_does_not_reassure(
+    world: HubWorld,
+) -> None:
+    await world.store.keep([beat(), beat(1, intervalSeconds=0)])
+
+    found = await run("status", "--hub", world.url)
+
+    assert "Without a heartbeat: 1" in found.stdout
+    assert "No event is known, but the hub may have missed some" in found.stdout
+    assert "has announced no maintenance" not in found.stdout
+
+
+async def test_status_of_a_hub_counts_no_more_than_200_without_heartbeats(
+    world: HubWorld,
+) -> None:
+    await world.store.keep([beat(n, intervalSeconds=0) for n in range(201)])
+
+    found = await run("status", "--hub", world.url)
+
+    assert "Without a heartbeat: 200 or more" in found.stdout
 
 
 async def test_status_of_a_hub_whose_bridges_have_stopped_does_not_reassure(

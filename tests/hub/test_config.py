@@ -87,6 +87,13 @@ def faults(folder: Path, text: str, **environ: str) -> list[str]:
     return [str(fault).replace(f"{folder}/", "") for fault in caught.value.faults]
 
 
+def test_file_of_a_forwarder_is_said_to_be_one(tmp_path: Path) -> None:
+    (fault,) = faults(tmp_path, "[http]\nlisten = ''\n")
+
+    assert "is the file of a forwarder" in fault
+    assert "`sebridge run -c " in fault
+
+
 def test_smallest_file_has_the_defaults_of_the_contract(tmp_path: Path) -> None:
     hub = read(tmp_path, SMALL).hub
 

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from bridge.foundation.errors import HubStoreAwayError
 from bridge.foundation.values import Address
 from bridge.hub.alarm_sinks import AlarmPublisher, context_of
+from bridge.hub.answers import BridgesAsked
 from bridge.hub.bridges import Liveness
 from bridge.hub.config import AzureSource, BridgesSource, HubConfig
 from bridge.hub.load import HubFile
@@ -252,7 +253,7 @@ def test_message_of_any_bytes_is_kept_or_left_out(
             async with open_store(HubConfig(store=path)) as store:
                 await store.keep(batch)
                 situation = Fleet(store, FakeClock()).situation()
-                await store.read(lambda c: bridges_of(c, situation))
+                await store.read(lambda c: bridges_of(c, situation, BridgesAsked()))
                 for key in {one.fact.key for one in batch if one.fact}:
                     await store.read(
                         lambda c, key=key: one_event(c, key, situation)  # type: ignore[misc]  # a default binds it
@@ -345,7 +346,9 @@ class World:
 
     async def check(self) -> None:
         situation = self.fleet.situation()
-        found, _ = await self.fleet.store.read(lambda c: bridges_of(c, situation))
+        found, _ = await self.fleet.store.read(
+            lambda c: bridges_of(c, situation, BridgesAsked())
+        )
         for row in found:
             kinds = self.kinds.get(row.name, [])
             turns = ["hub.bridge-silent", "hub.bridge-back"] * len(kinds)

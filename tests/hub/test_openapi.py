@@ -18,8 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.foundation.values import Address
-from bridge.hub import openapi
-from bridge.hub.api import Api
+from bridge.hub.api import Api, document
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import ACTIONS
 from bridge.hub.store.kept_facts import Incoming
@@ -38,7 +37,7 @@ from tests.support.hub import (
     received,
 )
 
-DOCUMENT = openapi.document()
+DOCUMENT = document()
 OPERATIONS = {
     (method, path): operation
     for path, item in DOCUMENT["paths"].items()
@@ -92,6 +91,18 @@ def test_each_schema_has_a_type_and_each_object_a_name() -> None:
             assert {*part["required"]} <= {*part["properties"]}, name
         if target := part.get("$ref"):
             assert target.rpartition("/")[2] in DOCUMENT["components"]["schemas"], name
+
+
+def test_each_parameter_that_is_a_time_says_in_which_form() -> None:
+    times = [
+        one["description"]
+        for operation in OPERATIONS.values()
+        for one in operation.get("parameters", [])
+        if one["name"] in {"since", "until", "from", "to"}
+    ]
+
+    assert len(times) == 8
+    assert [words for words in times if "RFC 3339, or a day" not in words] == []
 
 
 def test_parameters_have_types_and_bounds() -> None:
@@ -169,11 +180,10 @@ def requests(draw: st.DrawFn) -> tuple[str, str, dict[str, str], bytes | None]:
     method, path = draw(st.sampled_from(sorted(OPERATIONS)))
     given = OPERATIONS[method, path].get("parameters", [])
     asked = path.replace("{id}", quote(draw(_IDS), safe=""))
-    names = [one["name"] for one in given if one["in"] == "query"]
-    if names:
-        chosen = draw(st.dictionaries(st.sampled_from(names), _WORDS, max_size=3))
-        pairs = [f"{name}={quote(value)}" for name, value in chosen.items()]
-        asked += "?" + "&".join(pairs)
+    names = [one["name"] for one in given if one["in"] == "query"] or ["limt"]
+    chosen = draw(st.dictionaries(st.sampled_from(names), _WORDS, max_size=3))
+    pairs = [f"{name}={quote(value)}" for name, value in chosen.items()]
+    asked += "?" + "&".join(pairs)
     headers = {"User": draw(st.sampled_from(["ann", "bob", "eve", ""]))}
     if method == "get":
         return "GET", asked, headers, None

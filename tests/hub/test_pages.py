@@ -461,6 +461,40 @@ async def test_hub_whose_bridges_have_all_stopped_does_not_reassure(
     assert "Nothing is announced" in await browser.open("/")
 
 
+async def test_more_bridges_without_heartbeats_than_are_counted(
+    browser: Browser,
+) -> None:
+    mute = [beat(n, intervalSeconds=0) for n in range(201)]
+    await browser.world.store.keep(mute)
+
+    text = await browser.open("/")
+
+    title = "200 or more bridges send no heartbeat"
+    assert f'<h1 id="title">{title}</h1>' in text
+    assert f"{title}, so silence says nothing" in text
+
+
+async def test_bridges_without_heartbeats_do_not_reassure(browser: Browser) -> None:
+    """They may be dead: nothing would tell."""
+    world = browser.world
+    world.more["listening"] = {"b": at(-600)}
+    mute = beat(1, intervalSeconds=0)
+    await world.store.keep([beat(), mute])
+
+    text = await browser.open("/")
+    assert '<h1 id="title">One bridge sends no heartbeat</h1>' in text
+    assert "silence says nothing" in text
+    assert "Azure has announced no maintenance" not in text
+    assert (await world.get("/api/v1/hub"))["withoutHeartbeat"] == 1
+    text = await browser.open("/bridges")
+    (href,) = re.findall(r'href="(/machines/[^"]+/web-1)"', text)
+    assert "no heartbeat, so its silence says nothing" in await browser.open(href)
+
+    stopped = received(life("stopped", seconds=1, who=vm(1)), 1)
+    await world.store.keep([stopped])
+    assert "Nothing needs you now" in await browser.open("/"), "it runs no more"
+
+
 async def test_machine_that_has_ended_is_not_taken_for_all(browser: Browser) -> None:
     world = browser.world
     world.more["listening"] = {"b": at(-600)}

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from bridge.events.identity import Identity
-from bridge.hub import openapi
+from bridge.hub.api import document
 from bridge.hub.store.store import Store
 from tests.hub.test_pages import PAGE, Browser
 from tests.support.builders import EVENT_ID
@@ -36,7 +36,7 @@ PAGES = ["/", PAGE, "/bridges", "/decisions", MACHINE, "/report"]
 _MARK = re.compile(r"zz-[a-z-]*[a-z]")
 _API = [
     path.replace("{id}", EVENT_ID)
-    for path, item in openapi.document()["paths"].items()
+    for path, item in document()["paths"].items()
     if "get" in item and path.rpartition("/")[2] != "openapi.json"
 ]
 
@@ -86,7 +86,7 @@ async def test_api_has_what_the_pages_show(browser: Browser) -> None:
 async def test_api_does_what_the_forms_do(browser: Browser) -> None:
     """Each form asks for a decision; to forget a bridge is the only thing one does."""
     browser.world.clock.pass_by(300)
-    schemas = openapi.document()["components"]["schemas"]
+    schemas = document()["components"]["schemas"]
     forms = {"Approval": PAGE, "KeysAsked": "/bridges", "BridgeAsked": MACHINE}
     for name, path in forms.items():
         text = await browser.open(path)

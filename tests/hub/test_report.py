@@ -269,6 +269,16 @@ async def test_report_of_a_period(world: HubWorld) -> None:
     assert (none["rows"], none["totals"]["events"]) == ([], 0)
 
 
+async def test_report_of_a_hub_that_heard_nothing_says_only_that(
+    world: HubWorld,
+) -> None:
+    page = await world.get("/report?from=2026-02-01&to=2026-02-02")
+
+    assert "Nothing is known of this time" in page
+    assert "no machine was down" not in page
+    assert "0 of 0 events were approved." in page  # no time that nobody has measured
+
+
 async def test_approvals_of_rules_and_of_others_are_named(world: HubWorld) -> None:
     other = event("OTHER", Resources=["web-1"])
     await world.store.keep(
@@ -392,9 +402,9 @@ async def test_mail_shows_the_digest(world: HubWorld) -> None:
     found = await digests(world, "tuesday")
     file = HubFile(hub=config(public_url="https://hub.example"))
     shared = AlarmContext(
-        context=context_of(file), public_url="https://hub.example", silent=0
+        context=context_of(file), public_url="https://hub.example", silent=0, now=at(0)
     )
-    (out,) = events_of(found, shared, at(0))
+    (out,) = events_of(found, shared)
 
     mail = describe(out.event)
 

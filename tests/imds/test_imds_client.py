@@ -374,12 +374,19 @@ async def test_broken_connection_is_not_tried_again_at_once(
     assert len(imds.requests) == 2
 
 
-async def test_nobody_there_is_unavailable(clock: FakeClock, metrics: Metrics) -> None:
-    async with open_client(config("http://127.0.0.1:9"), clock, metrics) as client:
+@pytest.mark.parametrize(
+    ("endpoint", "outcome"),
+    [("http://127.0.0.1:9", "refused"), ("http://255.255.255.255", "unreachable")],
+)
+async def test_nobody_there_is_unavailable(
+    endpoint: str, outcome: str, clock: FakeClock, metrics: Metrics
+) -> None:
+    async with open_client(config(endpoint), clock, metrics) as client:
         with pytest.raises(MetadataUnavailableError) as caught:
             await get(client)
 
-    assert caught.value.outcome == "reset"
+    assert caught.value.outcome == outcome
+    assert requests_total(metrics, "GET", outcome) == 1
     assert str(caught.value).endswith("(ClientConnectorError)")
 
 

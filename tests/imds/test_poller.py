@@ -220,6 +220,29 @@ async def test_events_that_stood_in_the_document_are_remembered(rig: Rig) -> Non
     assert await rig.outbox.observations.was_seen(EVENT_ID)
 
 
+@pytest.mark.parametrize(
+    ("names", "what"),
+    [
+        ([], "is empty"),
+        (None, "is no list of names"),
+        ("WestNO_0", "is no list of names"),
+        (["WestNO_0", 7], "is no list of names"),
+    ],
+)
+async def test_event_without_readable_resources_is_a_warning_once(
+    rig: Rig, caplog: pytest.LogCaptureFixture, names: object, what: str
+) -> None:
+    event = imds_event(Resources=names)
+
+    await rig.sees(body_of(event), body_of(event | {"Description": "x"}), GONE)
+
+    (record,) = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert record.message == "event names no machine"
+    assert record.__dict__["eventId"] == EVENT_ID
+    fault = f"Resources {what}: scope own or first may not let it through"
+    assert record.__dict__["fault"] == fault
+
+
 async def test_element_that_cannot_be_read_is_named_in_the_log_and_others_published(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:

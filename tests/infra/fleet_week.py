@@ -21,7 +21,6 @@ from msgspec.structs import replace as with_fields
 from bridge.events.build import (
     EventContext,
     Outcome,
-    from_bridge,
     from_outcome,
     from_transition,
 )
@@ -31,6 +30,7 @@ from bridge.events.document import ScheduledEvent, parse
 from bridge.events.identity import Identity
 from bridge.events.transitions import diff
 from bridge.events.watch import Moment, Watch
+from tests.support.builders import own_event
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "config" / "examples" / "events.ndjson"
@@ -109,15 +109,8 @@ class Vm:
         return replace(event, data={**event.data, **more})
 
     def says(self, what: str, now: datetime, **more: object) -> CloudEvent:
-        reason = more.pop("reason", None)
-        found = from_bridge(
-            self.event_context,
-            what,
-            observed_at=now,
-            reason=str(reason) if reason else None,
-            more=more,
-        )
-        return self.marked(found.event)
+        found = own_event(self.event_context, what, observed_at=now).event
+        return self.marked(replace(found, data={**found.data, **more}))
 
     def answers(
         self, outcome: str, raw: Raw, who: str | None, now: datetime
@@ -325,9 +318,8 @@ def _outcome(event: Event, *outcomes: str) -> bool:
 
 
 def _by_user(event: Event) -> bool:
-    kinds = {"Reboot", "Redeploy", "Terminate"}
-    found = (event.get("eventsource"), event.get("eventtype") in kinds)
-    return _step(event, "scheduled") and found == ("User", True)
+    found = (event.get("eventsource"), event["severitytext"])
+    return _step(event, "scheduled") and found == ("User", "ERROR")
 
 
 def _is_short(event: Event) -> bool:

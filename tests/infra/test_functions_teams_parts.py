@@ -24,7 +24,8 @@ from approver.teams.credential import Credential
 from approver.teams.errors import TeamsError
 from approver.teams.invoke import Invoke
 from approver.teams.web import Web
-from bridge.events.vocabulary import EVENT_TYPES, impact_of
+from bridge.events.vocabulary import EVENT_TYPES
+from bridge.events.wording import OUTCOME_WORDS, STEP_WORDS, impact_of
 from bridge.simulator.faults import Answer, Fault
 from bridge.simulator.inbox import Inbox
 from bridge.simulator.teams.refusals import faults
@@ -409,10 +410,19 @@ async def test_app_that_cannot_post_for_an_hour_gives_up_aloud(
     assert "event P-5: no card in Teams: Teams answered 500" in caplog.text
 
 
-@pytest.mark.parametrize("seconds", [-1, 0])
+def test_card_says_of_steps_and_outcomes_what_the_bridge_says() -> None:
+    for step, words in STEP_WORDS.items():
+        ballot = Ballot(event={"EventType": "Reboot"}, time="", step=step)
+        assert wording.headline(ballot) == f"Reboot {words}"
+    for outcome, words in OUTCOME_WORDS.items():
+        mark = Mark(id="", what=outcome, time="")
+        assert wording.marked(mark) == f"Approval {words}"
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, 5, 119, 7199, 7200])
 def test_card_says_of_an_impact_what_the_bridge_says(seconds: int) -> None:
     """The app is deployed without the bridge, and has a copy of its words."""
     for name in EVENT_TYPES:
         event = {"EventType": name, "DurationInSeconds": seconds}
 
-        assert wording.impact_of(event) == impact_of(name, seconds)
+        assert wording.impact_of(event) == impact_of(event)

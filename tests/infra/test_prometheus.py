@@ -10,14 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bridge.events.vocabulary import DISRUPTIVE, EVENT_TYPES
-from bridge.telemetry.metrics import (
-    COMMAND_OUTCOMES,
-    FAILURES,
-    OUTCOMES,
-    TYPES,
-    Metrics,
-)
+from bridge.events.vocabulary import COMMAND_OUTCOMES, DISRUPTIVE, EVENT_TYPES
+from bridge.telemetry.metrics import FAILURES, OUTCOMES, TYPES, Metrics
 
 HERE = Path(__file__).parents[2] / "infra" / "prometheus"
 DASHBOARD = json.loads((HERE / "dashboard.json").read_text())

@@ -20,7 +20,6 @@ from bridge.configuration import json_schema
 from bridge.events.build import (
     Outcome,
     OutgoingEvent,
-    from_bridge,
     from_document,
     from_outcome,
     from_transition,
@@ -29,12 +28,12 @@ from bridge.events.cloudevent import MAX_BYTES, CloudEvent
 from bridge.events.command_result import CommandResult, from_command
 from bridge.events.samples import marked_event
 from bridge.events.transitions import Transition
-from bridge.events.vocabulary import TransitionKind
+from bridge.events.vocabulary import COMMAND_OUTCOMES, TransitionKind
 from bridge.signing.own_key import EventSigner
 from bridge.sinks.syslog.format import as_cef
 from bridge.sinks.webhook.presets import elastic
 from bridge.sinks.webhook.presets.sentinel import record
-from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
+from bridge.telemetry.metrics import OUTCOMES
 from tests.infra import fleet_week
 from tests.signing.test_dsse import KEY
 from tests.support.builders import (
@@ -42,6 +41,7 @@ from tests.support.builders import (
     document,
     event_context_of,
     imds_event,
+    own_event,
     started,
 )
 from tests.support.fakes import START
@@ -123,14 +123,15 @@ def published() -> list[CloudEvent]:
         )
         for outcome in OUTCOMES
     ]
-    rotation = {"eventId": EVENT_ID, "since": "2026-03-02T12:00:00Z"}
-    numbers = {"pending": 1, "dead": 0, "freeDiskBytes": 2**40}
     found += [
-        from_bridge(event_context, "heartbeat", observed_at=START, more=numbers),
-        from_bridge(
-            event_context, "imds-unreachable", observed_at=START, reason="no answer"
+        own_event(event_context, "heartbeat", pending=1, dead=0, free_disk_bytes=2**40),
+        own_event(event_context, "imds-unreachable", reason="no answer"),
+        own_event(
+            event_context,
+            "traffic-out",
+            event_id=EVENT_ID,
+            since="2026-03-02T12:00:00Z",
         ),
-        from_bridge(event_context, "traffic-out", observed_at=START, more=rotation),
         *(
             from_command(event_context, result(outcome), START)
             for outcome in COMMAND_OUTCOMES

@@ -15,6 +15,7 @@ from bridge.outbox.admin import as_json
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import Delivery, DeliveryState, Reply
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.file import File
 from bridge.outbox.store import Outbox
 from tests.support.book import Book
 from tests.support.builders import outgoing, patient_outbox, route, router
@@ -462,7 +463,7 @@ async def test_what_is_discarded_during_an_attempt_is_not_sent_again(
 ) -> None:
     """The failed attempt is committed while the command reads the file."""
     disk = Hanging()
-    async with Database.open(state_path, connect=disk.open) as database:
+    async with Database.open(File(state_path, connect=disk.open)) as database:
         outbox = await Outbox.of(database, router({A: route()}))
         await put(outbox, "1", "2")
         (first,) = await outbox.deliveries.of_cloud_event(A, "1")

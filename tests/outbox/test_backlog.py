@@ -1,6 +1,7 @@
 """What a backlog costs: each delivery a little, however many are under way. Counted."""
 
 import sys
+import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -92,6 +93,29 @@ async def test_urgent_one_that_was_left_out_comes_first_again(door: Door) -> Non
     assert urgent.id not in ids(await door.due(limit=9, but=[urgent.id]))
 
     assert ids(await door.due(limit=1)) == [urgent.id]
+
+
+async def test_urgent_ones_that_are_read_again_and_again_take_no_memory(
+    door: Door,
+) -> None:
+    """So it is while a sink is away: nothing is settled, and each look reads them."""
+    later = door.clock.now() + timedelta(minutes=10)
+    await door.commit(
+        *(outgoing(f"U{n}", key=f"U{n}", not_before=later) for n in range(100))
+    )
+    await door.written()
+    await door.due(limit=100)
+
+    tracemalloc.start()
+    try:
+        for _ in range(50):
+            door.clock.pass_by(1)
+            await door.due(limit=100)
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert grown < 100_000
 
 
 async def test_many_settled_deliveries_are_written_with_few_statements(

@@ -17,9 +17,9 @@ from bridge.outbox.questions import Observation, Selection
 from bridge.outbox.records import (
     CHECKPOINT,
     REPLIES,
-    Content,
     Decision,
     DeliveryState,
+    Item,
     Reply,
     value_of,
 )
@@ -52,10 +52,10 @@ DAMAGED = "stored value is damaged: going on without it"
 
 def test_checksum_is_the_same_in_every_version() -> None:
     """It stands in files: to count it in another way would make dead letters of all."""
-    content = Content("event", "K", "k", None, "a.type", b'{"id": "\xc3\xa4"}')
+    item = Item(7, "event", "K", "k", None, "a.type", b'{"id": "\xc3\xa4"}')
 
     plain = b'[7,"event","K","k",null,"a.type"]{"id": "\xc3\xa4"}'
-    assert checksum_of(7, content) == zlib.crc32(plain) == 3358565466
+    assert checksum_of(item) == zlib.crc32(plain) == 3358565466
 
 
 HARMS = {

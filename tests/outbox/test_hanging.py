@@ -4,6 +4,7 @@ The thread is a real one and hangs in a real statement, until the test lets it g
 """
 
 import asyncio
+import gc
 import json
 import logging
 import shutil
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 from hypothesis import given, settings
@@ -36,7 +38,7 @@ from bridge.outbox.image import Limits
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Delivery
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.file import Connection, connect
+from bridge.outbox.storage.file import Connection, File, connect
 from bridge.outbox.storage.journal import Timings
 from bridge.outbox.store import Outbox
 from bridge.pipeline.housekeeping import StateWatch
@@ -63,7 +65,7 @@ async def opened(
     disk, timings = disk or Hanging(), Timings(patience=WITHIN, closing=1.0)
     try:
         async with Database.open(
-            path, may_degrade=True, timings=timings, connect=disk.open
+            File(path, may_degrade=True, connect=disk.open), timings=timings
         ) as database:
             disk.follow(database, patience, WITHIN)
             outbox = await Outbox.of(database, router({A: route()}))
@@ -199,6 +201,24 @@ async def test_what_waits_is_known_while_a_read_hangs(state_path: Path) -> None:
 
         assert outbox.database.is_degraded
         assert await names(outbox) == ["1"]
+
+
+async def test_memory_has_each_event_once_while_it_hangs(state_path: Path) -> None:
+    """What is sent: not what it was made of, which takes as much again."""
+
+    class Data(dict[str, object]):
+        pass
+
+    disk, data = Hanging(), Data(x="y")
+    event, made_of = outgoing("1", data=data), ref(data)
+    async with opened(state_path, disk) as outbox:
+        disk.freeze()
+        await outbox.commit([event], now=NOW)
+        assert outbox.database.is_degraded
+        del event, data
+        gc.collect()
+
+        assert made_of() is None
 
 
 async def test_approvals_are_remembered_while_it_hangs(state_path: Path) -> None:
@@ -368,7 +388,7 @@ async def test_heal_that_is_cancelled_goes_on(state_path: Path) -> None:
 
 
 async def test_closed_state_file_cannot_be_healed(state_path: Path) -> None:
-    async with Database.open(state_path) as database:
+    async with Database.open(File(state_path)) as database:
         pass
 
     async with asyncio.timeout(WITHIN):
@@ -406,7 +426,7 @@ async def test_start_on_a_disk_that_hangs_is_in_memory(
     disk, timings = Hanging(), Timings(patience=PATIENCE, closing=1.0)
     disk.freeze(at)
     async with Database.open(
-        state_path, may_degrade=True, timings=timings, connect=disk.open
+        File(state_path, may_degrade=True, connect=disk.open), timings=timings
     ) as database:
         outbox = await Outbox.of(database, router({A: route()}))
         await put(outbox, "2")
@@ -642,7 +662,7 @@ async def test_dead_thread_ends_the_forwarder_at_once(
         database = outbox.database
         work = database.read if is_read else database.run
         running = asyncio.ensure_future(
-            run_workers([StateWatch(database)], stop, grace=1.0)
+            run_workers([StateWatch(database)], stop, grace=lambda: 1.0)
         )
         with pytest.raises(OutboxThreadDiedError):
             await work(lambda _: death())
@@ -669,7 +689,7 @@ async def test_thread_that_dies_in_a_transaction_ends_all_that_wait(
             return super().execute(sql, parameters)
 
     opening = Database.open(
-        state_path, may_degrade=True, connect=lambda path: connect(path, Poor)
+        File(state_path, may_degrade=True, connect=lambda path: connect(path, Poor))
     )
     async with asyncio.timeout(WITHIN), opening as database:
         is_poor = True
@@ -707,7 +727,7 @@ def test_process_of_a_dead_thread_ends_with_1_and_says_why(
     async def work(stop: asyncio.Event) -> None:
         async with opened(state_path) as outbox, asyncio.TaskGroup() as group:
             watch = StateWatch(outbox.database)
-            group.create_task(run_workers([watch], stop, grace=1.0))
+            group.create_task(run_workers([watch], stop, grace=lambda: 1.0))
             await outbox.database.run(lambda _: dies())
 
     with pytest.raises(SystemExit) as ended:
@@ -844,7 +864,7 @@ async def test_thread_that_dies_at_a_commit_of_an_event_ends_the_forwarder(
 
     is_torn = False
     opening = Database.open(
-        state_path, may_degrade=True, connect=lambda path: connect(path, Torn)
+        File(state_path, may_degrade=True, connect=lambda path: connect(path, Torn))
     )
     async with asyncio.timeout(WITHIN), opening as database:
         outbox = await Outbox.of(database, router({A: route()}))

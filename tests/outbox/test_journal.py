@@ -18,7 +18,7 @@ from bridge.foundation.errors import (
     OutboxUnavailableError,
 )
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.file import Connection, connect
+from bridge.outbox.storage.file import Connection, File, connect
 from bridge.outbox.storage.journal import Journal, Rows, Timings
 from bridge.outbox.storage.journal import write as write_rows
 from bridge.outbox.storage.schema import create
@@ -60,7 +60,12 @@ def named(name: str, value: int = 1) -> Rows:
 def written(database: Database, rows: Rows) -> "asyncio.Future[bool]":
     """Put rows; return a future that gets whether they are on the disk."""
     future = asyncio.get_running_loop().create_future()
-    database.put(rows, future.set_result)
+
+    def then(is_written: bool) -> None:  # noqa: FBT001 - a callback
+        if not future.done():  # else it is written late
+            future.set_result(is_written)
+
+    database.put(rows, then)
     return future
 
 
@@ -76,9 +81,8 @@ def on_disk(path: Path) -> dict[str, object]:
 def opened(
     path: Path, open_file: Callable[[Path], Connection] = connect, **more: Any
 ) -> Any:
-    return Database.open(
-        path, may_degrade=True, timings=BRIEFLY, connect=open_file, **more
-    )
+    file = File(path, may_degrade=True, connect=open_file, **more)
+    return Database.open(file, timings=BRIEFLY)
 
 
 async def test_rows_of_one_turn_share_a_transaction(state_path: Path) -> None:
@@ -108,9 +112,9 @@ async def test_hanging_disk_holds_nobody_up_and_gets_the_newest_state_in_the_end
     disk = Hanging()
     async with opened(state_path, disk.open) as database:
         disk.freeze()
-        first, late = asyncio.get_running_loop().create_future(), asyncio.Event()
-        database.put({FIRST: WAITS, **named("a", 1)}, first.set_result, late.set)
-        assert await first is False
+        told = asyncio.Queue[bool]()
+        database.put({FIRST: WAITS, **named("a", 1)}, told.put_nowait)
+        assert await told.get() is False
         assert database.is_degraded
         assert database.fault == "the disk has not answered for 0.1 s"
 
@@ -121,10 +125,10 @@ async def test_hanging_disk_holds_nobody_up_and_gets_the_newest_state_in_the_end
             await database.run(values)
         assert database.journal.unwritten() == {FIRST: SENT, **named("a", 2)}
 
-        assert not late.is_set()
+        assert told.empty()
 
         disk.thaw()
-        await late.wait()
+        assert await told.get() is True
         while database.is_degraded:
             await asyncio.sleep(0.01)
         state = "SELECT state FROM deliveries"
@@ -209,7 +213,7 @@ async def test_question_of_a_cancelled_caller_is_answered_all_the_same(
 ) -> None:
     found = list[object]()
     async with opened(state_path) as database:
-        asking = asyncio.create_task(database.read(values, found.append))
+        asking = database.read(values, found.append)
         await asyncio.sleep(0)
         asking.cancel()
         await database.read(values)
@@ -304,3 +308,30 @@ def _row(table: str, n: int | None) -> tuple[Any, ...] | None:
     body = b"x" * n
     is_meta = table == "meta"
     return (n,) if is_meta else ("event", None, None, None, "t", body, 1.0, None)
+
+
+async def test_mistake_in_what_follows_an_answer_ends_the_forwarder(
+    state_path: Path,
+) -> None:
+    """Else no work would begin any more, and everybody would wait for ever."""
+
+    def mistaken(_: object) -> None:
+        raise LookupError("of the program")
+
+    async with opened(state_path) as database:
+        answers = [database.read(values, mistaken), database.read(values)]
+        for answer in answers:
+            with pytest.raises(OutboxThreadDiedError, match="of the program"):
+                await answer
+        with pytest.raises(OutboxThreadDiedError):
+            await database.died()
+
+
+async def test_mistake_in_what_is_told_ends_the_forwarder(state_path: Path) -> None:
+    def mistaken(_: bool) -> None:  # noqa: FBT001 - a callback
+        raise LookupError("of the program")
+
+    async with opened(state_path) as database:
+        database.put(named("a"), mistaken)
+        with pytest.raises(OutboxThreadDiedError, match="of the program"):
+            await database.died()

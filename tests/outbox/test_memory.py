@@ -49,6 +49,7 @@ WRITTEN = """
 import asyncio, os, sys
 from pathlib import Path
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.file import File
 from bridge.outbox.storage.journal import Timings
 from bridge.outbox.store import Outbox
 from tests.support.builders import route, router, outgoing
@@ -61,9 +62,8 @@ def resident():
 async def main():
     disk, path = Hanging(), Path(sys.argv[1])
     timings = Timings(patience=0.1)
-    async with Database.open(
-        path, may_degrade=True, timings=timings, connect=disk.open
-    ) as database:
+    file = File(path, may_degrade=True, connect=disk.open)
+    async with Database.open(file, timings=timings) as database:
         outbox = await Outbox.of(database, router({"a": route()}))
         disk.freeze()
         for start in range(0, 9_800, 200):

@@ -12,11 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from bridge.foundation.errors import OutboxLockedError
+from bridge.foundation.errors import (
+    OutboxError,
+    OutboxLockedError,
+    OutboxUnavailableError,
+)
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import Checkpoint
 from bridge.outbox.statefile import locked, open_database
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.file import File
 from bridge.outbox.store import Outbox
 from tests.support.book import Book
 from tests.support.builders import outgoing, route, router
@@ -48,7 +53,7 @@ async def states(outbox: Outbox) -> dict[str | None, str]:
 
 async def on_disk(path: Path) -> dict[str | None, str]:
     """Return what another process sees."""
-    async with Database.open(path) as database:
+    async with Database.open(File(path)) as database:
         return await states(await Outbox.of(database, router({A: route()})))
 
 
@@ -110,7 +115,7 @@ async def test_two_that_began_on_a_read_only_disk_do_not_both_write(
         await put(outbox, "2")
         with locked(crashed.state) as other:
             crashed.remount("rw")
-            other.keep()
+            other.take()
             for _ in range(3):
                 await outbox.database.heal()
             assert outbox.database.is_degraded
@@ -432,3 +437,27 @@ async def test_lock_that_was_waited_for_at_the_start_is_waited_for_later(
     assert not outbox.database.is_degraded
     assert left == 1000
     await opening.__aexit__(None, None, None)
+
+
+def test_file_whose_check_has_failed_is_checked_again_before_it_is_used(
+    state_path: Path,
+) -> None:
+    """It may be damaged: nothing may be written to it before a check has ended."""
+    faults: list[OutboxError] = [
+        OutboxUnavailableError("the disk is away"),
+        OutboxError("it needs too much memory"),
+        OutboxError("it needs too much memory"),
+    ]
+
+    def check() -> None:
+        if faults:
+            raise faults.pop(0)
+
+    file = File(state_path, check=check)
+    for opening in (file.open, file.regain, file.regain):
+        with pytest.raises(OutboxError):
+            opening()
+    assert not state_path.exists()
+
+    assert file.regain()
+    file.close()

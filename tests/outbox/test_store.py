@@ -30,7 +30,7 @@ from bridge.outbox.records import (
 )
 from bridge.outbox.statefile import owner_of, set_owner
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.file import connect
+from bridge.outbox.storage.file import File, connect
 from bridge.outbox.storage.journal import Timings, load
 from bridge.outbox.storage.schema import SCHEMA, version
 from bridge.outbox.store import Outbox
@@ -917,7 +917,7 @@ async def test_commit_cut_off_by_a_power_cut_leaves_nothing(
 ) -> None:
     disk = Hanging()
     async with (
-        Database.open(state_path, connect=disk.open) as database,
+        Database.open(File(state_path, connect=disk.open)) as database,
         asyncio.TaskGroup() as group,
     ):
         outbox = await Outbox.of(database, TWO)
@@ -1001,7 +1001,7 @@ async def test_log_is_written_back_in_quiet_moments(
             except sqlite3.DatabaseError:
                 return 0  # not even the tables are there, or it is being written
 
-    async with Database.open(state_path, timings=at_once) as database:
+    async with Database.open(File(state_path), timings=at_once) as database:
         outbox = await Outbox.of(database, TWO)
         await put(outbox, "0")
         before = count()
@@ -1071,10 +1071,10 @@ async def test_closed_file_is_an_error_and_no_endless_wait(state_path: Path) -> 
 
 
 async def test_file_remembers_whose_it_is(state_path: Path) -> None:
-    async with Database.open(state_path) as database:
+    async with Database.open(File(state_path)) as database:
         assert await owner_of(database) is None
         set_owner(database, "vm-1")
-    async with Database.open(state_path) as database:
+    async with Database.open(File(state_path)) as database:
         set_owner(database, "vm-2")
         assert await owner_of(database) == "vm-2"
 
@@ -1152,7 +1152,7 @@ def damage(path: Path, table: str) -> None:
 
 async def test_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OutboxError) as caught:
-        async with Database.open(tmp_path / "nowhere" / "state.db"):
+        async with Database.open(File(tmp_path / "nowhere" / "state.db")):
             pass
 
     assert not isinstance(caught.value, OutboxCorruptError)

@@ -654,6 +654,29 @@ async def test_event_without_resources_runs_nothing_and_is_named(
     assert world.relay.obstacle is None
 
 
+async def test_what_waits_for_its_lead_is_not_behind(make: Make) -> None:
+    """An alert on the age of what waits would ring for each event known days ahead."""
+    world = make(lead=60.0)
+    status_source = StatusSource(
+        clock=world.clock, metrics=world.metrics, outbox=world.outbox
+    )
+    status_source.relays = [world.relay]
+
+    def oldest() -> float | None:
+        name = "sebridge_outbox_oldest_seconds"
+        return world.metrics.registry.get_sample_value(name, {"sink": DRAIN})
+
+    await world.see(reboot(NotBefore=not_before(600)))
+    await world.later(200)
+    await status_source.measure()
+    assert (world.relay.state, oldest()) == ("early", 0)
+
+    world.runner.ends = [Exit(code=75)]
+    await world.later(350)
+    await status_source.measure()
+    assert (world.relay.state, oldest()) == ("retrying", 550)
+
+
 async def test_heartbeat_is_left_alone(world: World) -> None:
     await world.see(reboot())
     world.relay.offer(outgoing("h1").event)

@@ -16,7 +16,7 @@ from bridge.outbox.pruning import Pruning, size
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.file import connect
+from bridge.outbox.storage.file import File, connect
 from bridge.outbox.store import Outbox
 from bridge.pipeline.housekeeping import Housekeeping
 from bridge.pipeline.observer import Observer
@@ -340,7 +340,7 @@ async def test_look_at_an_unchanged_file_does_not_ask_its_thread(
 ) -> None:
     disk = Hanging()
     async with Database.open(
-        state_path, may_degrade=True, connect=disk.open
+        File(state_path, may_degrade=True, connect=disk.open)
     ) as database:
         housekeeping = replaced(housekeeping, await Outbox.of(database, router()))
         await housekeeping.step()

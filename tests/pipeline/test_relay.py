@@ -1332,7 +1332,7 @@ async def test_nothing_begins_after_a_stop_in_the_middle_of_a_look(rig: Rig) -> 
 
     await rig.put(outgoing("1"))
     rig.outbox.image._read.clear()  # its content must be read again
-    blocking = rig.group.create_task(rig.outbox.database.read(slow_disk))
+    blocking = rig.outbox.database.read(slow_disk)
     await asyncio.to_thread(has_begun.wait, 10)
     task = rig.group.create_task(rig.relay.run(stop))
     rig.relay.offer(heartbeat("h1"))

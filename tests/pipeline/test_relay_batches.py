@@ -79,7 +79,7 @@ async def rig(outbox: Outbox) -> AsyncIterator[BulkRig]:
 
     relay = relay_of(outbox, clock=clock, policy=policy_of(slots=6))
     batches = Batches(bulk, LIMITS, clock, relay.may_send, sizes_histogram())
-    relay.gather_with(batches.deliver)
+    relay.gather = batches.deliver
     async with asyncio.TaskGroup() as group:
         none = RecordingSink()
         yield BulkRig(outbox, clock, none, relay.metrics, relay, group, bulk=bulk)

@@ -314,7 +314,7 @@ class World:
 
     async def owes_nothing(self) -> None:
         """Check that nothing waits that might fly, unless the sink is in trouble."""
-        if self.relay.state != "ok":
+        if self.relay.state not in {"ok", "untried"}:
             return
         now, flying = self.clock.now().timestamp(), self.sink.flying
         busy = {f.delivery.key for f in flying} - {None}

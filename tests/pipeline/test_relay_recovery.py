@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -502,6 +502,19 @@ async def test_parked_sink_is_not_tried_as_one_that_cannot_be_reached(
         await rig.pass_by(120)
 
         assert len(rig.sink.tried) == tried + 1
+
+
+async def test_relay_that_is_built_anew_is_not_parked(outbox: Outbox) -> None:
+    """All is closed and opened again when the VM becomes known."""
+    async with rig_of(outbox) as rig:
+        rig.sink.always = REFUSED
+        await rig.put(outgoing("1"))
+        await rig.pass_by(300)
+        assert rig.sample("sink_parked") == 1
+
+        relay = replace(rig.relay)
+
+        assert (relay.state, rig.sample("sink_parked")) == ("untried", 0)
 
 
 async def test_next_step_of_an_event_is_not_tried_beside_the_one_before_it(

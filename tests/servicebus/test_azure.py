@@ -138,7 +138,7 @@ async def test_session_is_served_by_one_and_stood_by_for_by_another() -> None:
         stood_by = two.stands_by
         await put(client, source.session, "{}")
         (message,) = await one.receive(stop)
-        await one.complete(message)
+        await one.settle(message)
 
     assert received == []
     assert stood_by

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from bridge.foundation.clock import Clock, SystemClock
 from bridge.foundation.errors import ApprovalQueueError
 from bridge.foundation.values import Secret
-from bridge.servicebus.decode import ReceivedMessage, body_of, text_of
+from bridge.servicebus.decode import (
+    ABANDON,
+    ReceivedMessage,
+    Settlement,
+    body_of,
+    text_of,
+)
 from bridge.servicebus.namespace import (
     TIMINGS,
     ApprovalSource,
@@ -24,7 +30,6 @@ from bridge.servicebus.namespace import (
 )
 from bridge.servicebus.receiver import ApprovalQueue, LockTime, open_queue
 from bridge.simulator.servicebus.broker import Broker
-from bridge.simulator.servicebus.errors import Condition
 from bridge.simulator.servicebus.rules.rule import CorrelationFilter
 from bridge.simulator.servicebus.settings import (
     Entities,
@@ -32,6 +37,7 @@ from bridge.simulator.servicebus.settings import (
     SubscriptionSettings,
     TopicSettings,
 )
+from bridge.simulator.servicebus.values import Condition
 from tests.simulator.servicebus_fixtures import rules_for
 from tests.support.stopwatch import Stopwatch
 from tests.system.proxy import proxy_to
@@ -208,11 +214,11 @@ async def test_each_way_of_settling_ends_where_it_should(stage: Stage) -> None:
     queue = await stage.opened(ApprovalSource(queue="q"))
     await stage.put(approval())
     first = await stage.received(queue)
-    await queue.abandon(first)
+    await queue.settle(first, ABANDON)
     again = await stage.received(queue)
-    await queue.dead_letter(again, "Denied", "x" * 5000)
+    await queue.settle(again, Settlement("dead-letter", "Denied", "x" * 5000))
     await stage.put(approval())
-    await queue.complete(await stage.received(queue))
+    await queue.settle(await stage.received(queue))
 
     assert (first.delivery_count, again.delivery_count) == (0, 1)
     assert stage.count() == (0, 0, 1)
@@ -221,7 +227,10 @@ async def test_each_way_of_settling_ends_where_it_should(stage: Stage) -> None:
 async def test_dead_letter_says_why(stage: Stage) -> None:
     queue = await stage.opened(ApprovalSource(queue="q"))
     await stage.put(approval())
-    await queue.dead_letter(await stage.received(queue), "Denied", "not on weekends")
+    await queue.settle(
+        await stage.received(queue),
+        Settlement("dead-letter", "Denied", "not on weekends"),
+    )
 
     dead = await stage.opened(ApprovalSource(queue="q/$DeadLetterQueue"))
     message = await stage.received(dead)
@@ -234,7 +243,7 @@ async def test_subscription_is_received_from(stage: Stage) -> None:
     queue = await stage.opened(ApprovalSource(topic="t", subscription="s"))
     await stage.put(approval(), into="t")
 
-    await queue.complete(await stage.received(queue))
+    await queue.settle(await stage.received(queue))
 
     assert stage.count("t/Subscriptions/s") == (0, 0, 0)
 
@@ -244,7 +253,7 @@ async def test_only_the_session_asked_for_is_received(stage: Stage) -> None:
     await stage.put(approval("other"), approval("mine"), into="sessions")
 
     message = await stage.received(queue)
-    await queue.complete(message)
+    await queue.settle(message)
 
     assert message.session_id == "mine"
     assert stage.count("sessions") == (1, 0, 0)
@@ -347,7 +356,7 @@ async def test_correlation_filter_gives_each_vm_its_own_subscription(
     queues = [await stage.opened(source) for source in sources]
     await stage.put(approval("b"), approval("a"), approval(), into="per-vm")
     for queue in queues:
-        await queue.complete(await stage.received(queue))
+        await queue.settle(await stage.received(queue))
 
     assert stage.count("per-vm/Subscriptions/a") == (0, 0, 0)
     assert stage.count("per-vm/Subscriptions/b") == (0, 0, 0)
@@ -415,7 +424,7 @@ async def test_stop_ends_waiting_at_once_and_settling_still_works(
     stage.stop.set()
     async with asyncio.timeout(60):
         received = await waiting
-    await queue.complete(message)
+    await queue.settle(message)
 
     assert received == []
     assert await queue.receive(stage.stop) == []
@@ -428,9 +437,9 @@ async def test_message_is_settled_while_the_next_is_waited_for(stage: Stage) -> 
     first = await stage.received(queue)
     waiting = asyncio.create_task(stage.received(queue))
     await asyncio.sleep(0.1)
-    await queue.complete(first)
+    await queue.settle(first)
     await stage.put(approval())
-    await queue.complete(await waiting)
+    await queue.settle(await waiting)
 
     assert stage.count() == (0, 0, 0)
 
@@ -456,9 +465,9 @@ async def test_receiver_that_died_is_opened_anew(
     with suppress(ApprovalQueueError):
         async with asyncio.timeout(60):
             for message in await waiting:
-                await queue.abandon(message)
+                await queue.settle(message, ABANDON)
     message = await stage.received(queue)
-    await queue.complete(message)
+    await queue.settle(message)
 
     assert stage.count(source.queue) == (0, 0, 0)
 
@@ -485,7 +494,7 @@ async def test_message_in_hand_when_the_receiver_dies_is_delivered_again(
     with pytest.raises(ApprovalQueueError):
         await queue.receive(stage.stop)
     with pytest.raises(ApprovalQueueError, match="lock of a message is lost"):
-        await queue.complete(message)
+        await queue.settle(message)
     stage.broker.faults.expire_locks("q")
     again = await stage.received(queue)
 
@@ -500,10 +509,10 @@ async def test_lost_lock_of_one_message_leaves_the_receiver_alone(
     message = await stage.received(queue)
     stage.broker.faults.expire_locks("q")
     with pytest.raises(ApprovalQueueError, match="lock of a message is lost"):
-        await queue.complete(message)
+        await queue.settle(message)
 
     assert queue.attached
-    await queue.complete(await stage.received(queue))
+    await queue.settle(await stage.received(queue))
 
 
 @pytest.mark.parametrize(
@@ -565,7 +574,7 @@ async def test_lock_is_kept_as_long_as_the_message_is_in_hand(
     await stage.put(approval(source.session), into=source.queue)
     message = await stage.received(queue)
     await asyncio.sleep(BRIEF.total_seconds() * 1.6)
-    await queue.complete(message)
+    await queue.settle(message)
 
     assert queue.attached
     assert stage.count(source.queue) == (0, 0, 0)
@@ -595,7 +604,7 @@ async def test_connection_that_went_dead_swallows_one_message_once(
             ApprovalSource(queue="brief"), timings=Timings(look=1.0), port=cable.port
         )
         await stage.put(approval(), into="brief")
-        await queue.complete(await stage.received(queue))
+        await queue.settle(await stage.received(queue))
         receiving = asyncio.create_task(stage.received(queue))
         await asyncio.sleep(1.5)  # until it asks for the next one
         cable.silence()

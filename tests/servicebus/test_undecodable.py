@@ -19,7 +19,13 @@ from bridge.approvals.listener import Listener
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import ApprovalQueueError
 from bridge.foundation.values import Secret
-from bridge.servicebus.decode import UNDECODABLE, ReceivedMessage, guarded, readable
+from bridge.servicebus.decode import (
+    UNDECODABLE,
+    ReceivedMessage,
+    Settlement,
+    guarded,
+    readable,
+)
 from bridge.servicebus.namespace import ApprovalSource, NamespaceConfig
 from bridge.servicebus.receiver import ApprovalQueue, open_queue
 from bridge.servicebus.salvage import WORDS
@@ -129,8 +135,10 @@ async def test_message_behind_one_that_cannot_be_decoded_is_received(
     await send_raw(stage.broker, source.queue, [BAD[name], good])
 
     first, second = await stage.received(queue, 2)
-    await queue.dead_letter(first, "InvalidMessage", "cannot be decoded")
-    await queue.complete(second)
+    await queue.settle(
+        first, Settlement("dead-letter", "InvalidMessage", "cannot be decoded")
+    )
+    await queue.settle(second)
 
     assert (first.fault, second.fault) == (WORDS, None)
     assert (first.sequence_number, second.message_id) == (1, "good")
@@ -149,7 +157,7 @@ async def test_entry_that_cannot_be_decoded_is_left_out(
     await send_raw(stage.broker, source.queue, [ODD_ENTRIES[name]])
 
     (message,) = await stage.received(queue, 1)
-    await queue.complete(message)
+    await queue.settle(message)
 
     assert (message.message_id, message.body, message.fault) == ("bad", b"{}", None)
     assert message.enqueued_at is not None
@@ -375,7 +383,9 @@ async def test_no_message_that_proton_encodes_ends_approvals(
         while not any(message.message_id == "good" for message in found):
             more = await queue.receive(stage.stop)
             for message in more:
-                await queue.dead_letter(message, "InvalidMessage", "as it may be")
+                await queue.settle(
+                    message, Settlement("dead-letter", "InvalidMessage", "as it may be")
+                )
             found += more
 
     assert len(found) <= taken + 1
@@ -411,7 +421,7 @@ async def test_empty_receive_long_before_its_time_is_a_broken_receiver(
         await send_raw(stage.broker, "s", [encoded(APPROVAL, id="a", group_id="m")])
         async with asyncio.timeout(60):
             (message,) = await queue.receive(stage.stop)
-        await queue.complete(message)
+        await queue.settle(message)
     proxy.cut()
 
     assert not attached

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from bridge.foundation.errors import ApprovalQueueError
-from bridge.servicebus.decode import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage, Settlement
 from tests.simulation.on_the_spot import judge_settlement
 from tests.simulation.plan import EXPIRES_SOON, Event, Plan, PlannedApproval
 from tests.simulation.timeline import true_time
@@ -119,19 +119,9 @@ class SimulatedQueue:
             locked_until=true_time(now + 60),
         )
 
-    async def complete(self, message: ReceivedMessage) -> None:
-        await self._settle(message, "complete")
-
-    async def abandon(self, message: ReceivedMessage) -> None:
-        await self._settle(message, "abandon")
-
-    async def dead_letter(
-        self, message: ReceivedMessage, reason: str, description: str
-    ) -> None:
-        assert description
-        await self._settle(message, reason)
-
-    async def _settle(self, received: ReceivedMessage, how: str) -> None:
+    async def settle(self, received: ReceivedMessage, settlement: Settlement) -> None:
+        assert bool(settlement.words) == (settlement.verdict == "dead-letter")
+        how = settlement.reason or settlement.verdict
         world = self.life.world
         self.life.moment("settle")
         number, count = map(int, received.lock_token.split("/"))

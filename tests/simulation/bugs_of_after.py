@@ -5,8 +5,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from bridge.approvals import evidence, rules
-from bridge.approvals.auto_approve import AutoApprover, Withheld
+from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.evidence import Evidence, Lack, SuccessCheck
+from bridge.events.look import Withheld
 from bridge.pipeline.acting import ActingRelay
 from bridge.sinks.command import actor
 from tests.simulation.planting import Patch, bug
@@ -54,9 +55,8 @@ def success_counts_though_a_later_run_has_failed(patch: Patch) -> None:
 def event_that_was_withheld_stays_withheld(patch: Patch) -> None:
     withhold = AutoApprover._withhold
 
-    async def for_ever(self: AutoApprover, *given: Any) -> Withheld:
-        found = await withhold(self, *given)
-        self._resting[found.content] = float("inf")
-        return found
+    async def for_ever(self: AutoApprover, event: Any, *given: Any) -> Withheld:
+        self._resting[rules.content_of(event)] = float("inf")
+        return await withhold(self, event, *given)
 
     patch.setattr(AutoApprover, "_withhold", for_ever)

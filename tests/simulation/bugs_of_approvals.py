@@ -24,7 +24,7 @@ from bridge.outbox.pruning import Pruning
 from bridge.outbox.state import Ages
 from bridge.outbox.storage.journal import Journal, Rows
 from bridge.outbox.store import Outbox
-from bridge.pipeline.settling import DueTimes
+from bridge.pipeline.settling import Settling
 from tests.simulation.planting import Patch, bug
 
 # -- approvals -----------------------------------------------------------------------
@@ -267,8 +267,8 @@ def due_times_beyond_the_longest_backoff_stay_at_a_start(patch: Patch) -> None:
 
 @bug
 def how_old_deliveries_are_is_forgotten_at_a_restart(patch: Patch) -> None:
-    async def keep(self: DueTimes, *, is_last: bool = False) -> None:
+    def keep(self: Settling) -> None:
         pass
 
-    patch.setattr(DueTimes, "keep", keep)
+    patch.setattr(Settling, "keep", keep)
     patch.setattr(Ages, "note", lambda *_: None)

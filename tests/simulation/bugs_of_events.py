@@ -19,7 +19,7 @@ from bridge.outbox.state import Ages, Wakeups
 from bridge.pipeline import attempt, circuit
 from bridge.pipeline.attempt import Attempts, RelayPolicy
 from bridge.pipeline.circuit import Circuit
-from bridge.pipeline.settling import DueTimes, Settling
+from bridge.pipeline.settling import Settling
 from tests.simulation.planting import Patch, bug
 
 # -- what is seen, and its ids -----------------------------------------------------
@@ -124,7 +124,7 @@ def later_step_is_a_head_beside_the_earlier_one(patch: Patch) -> None:
 
     def headstrong(self: Lines, one: Any) -> None:
         add(self, one)
-        self._lead(one)
+        self._place(one)
 
     patch.setattr(Lines, "add", headstrong)
 
@@ -230,14 +230,14 @@ def nothing_is_ever_too_old(patch: Patch) -> None:
 def age_stands_still_while_the_disk_is_full(patch: Patch) -> None:
     stood = dict[str, float]()
 
-    def running(self: DueTimes) -> float:
+    def running(self: Settling) -> float:
         seconds = self.circuit.running.at(self.clock.monotonic())
         if not self.outbox.database.is_degraded:
             stood.pop(self.sink, None)
             return seconds
         return stood.setdefault(self.sink, seconds)
 
-    patch.setattr(DueTimes, "running", running)
+    patch.setattr(Settling, "running", running)
 
 
 @bug

@@ -162,8 +162,8 @@ class Forwarder:
         )
         listener = Listener(SimulatedQueue(self.life), context)
         is_wanted = any(rule.action == "auto-approve" for rule in context.terms.rules)
-        auto_approvers = [AutoApprover(context)] if is_wanted else []
-        return [self.poller, housekeeping, *relays, listener, *auto_approvers]
+        self.poller.rules = AutoApprover(context) if is_wanted else None
+        return [self.poller, housekeeping, *relays, listener]
 
     def _relay(self, name: str) -> Relay:
         """Return the relay of a sink that takes one by one, or several in a request."""
@@ -172,7 +172,7 @@ class Forwarder:
             return Relay(deliver=sink.deliver, **self._common(name))
         many = BatchedSink(sink, self.life.clock, plan)
         many.relay = Relay(deliver=sink.deliver, **self._common(name))
-        many.relay.gather_with(many.attempt)
+        many.relay.gather = many.attempt
         return many.relay
 
     def _acting(self) -> Relay:

@@ -106,7 +106,7 @@ class Life:
                 group.create_task(self._send()),
                 group.create_task(self._end(stop)),
             ]
-            await run_workers(workers, stop, grace=10.0)
+            await run_workers(workers, stop, grace=lambda: 10.0)
             for task in others:
                 task.cancel()
         await self.database.finish()

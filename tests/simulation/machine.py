@@ -100,32 +100,30 @@ class InlineDatabase(Database):
     driver: InlineDriver
     given: set[tuple[Any, ...]]  # items that came while the disk worked
 
-    def put(
-        self,
-        rows: Rows,
-        then: Callable[[bool], None] | None = None,
-        late: Callable[[], None] | None = None,
-    ) -> None:
+    def put(self, rows: Rows, then: Callable[[bool], None] | None = None) -> None:
         if not self.is_degraded:
             self.given |= {key for table, key in rows if table == "items"}
-        answered = partial(self._noted, self.life.imds.shown, rows, then)
-        super().put(rows, answered, late)
+        answered = partial(self._noted, self.life.imds.shown, rows, then, [])
+        super().put(rows, answered)
 
     def _noted(
         self,
         shown: Shown | None,
         rows: Rows,
         then: Callable[[bool], None] | None,
+        noted: list[bool],
         is_written: bool,  # noqa: FBT001 - a callback
     ) -> None:
         if then is not None:
             then(is_written)
-        self.life.commits.note(rows, shown, is_durable=is_written)
+        if not noted:
+            self.life.commits.note(rows, shown, is_durable=is_written)
+        noted.append(is_written)
 
     def note_written(self) -> None:
         """Show the judge what is on the disk, though nobody awaits it any more."""
         for commit in self.journal.with_disk:
-            if isinstance(commit.then, partial):
+            if isinstance(commit.then, partial) and not commit.is_late:
                 self.life.commits.note(
                     commit.rows, commit.then.args[0], is_durable=True
                 )

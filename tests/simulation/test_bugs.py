@@ -43,7 +43,7 @@ SEEDS = {
     "any_two_commands_run_at_once": 47,
     "command_goes_on_though_its_event_is_over": 17,
     "command_that_was_killed_has_succeeded": 47,
-    "result_of_a_command_is_published_in_a_commit_of_its_own": 93,
+    "result_of_a_command_is_published_in_a_commit_of_its_own": 377,
     "command_is_settled_before_it_is_run": 43,
     "success_counts_though_the_event_went_while_the_command_ran": 43,
     "success_counts_though_it_was_undone": 99,

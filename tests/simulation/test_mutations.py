@@ -7,10 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from bridge.approvals import policy
-from bridge.approvals.message_flow import Handling, Settlement
+from bridge.approvals.context import Pending
+from bridge.approvals.message_flow import Handling
 from bridge.approvals.requests import Requests
 from bridge.events import transitions
 from bridge.events.document import Document, ScheduledEvent, parse
+from bridge.events.look import Look
 from bridge.foundation.errors import Reason
 from bridge.outbox.deliveries import Deliveries
 from bridge.outbox.facts import Observations
@@ -23,6 +25,7 @@ from bridge.pipeline import observer
 from bridge.pipeline.attempt import RelayPolicy
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.relay import Relay
+from bridge.servicebus.decode import Settlement
 from tests.simulation.runs import run
 
 SEEDS = 100  # so many at most, until a planted bug shows
@@ -38,7 +41,7 @@ SINCE = {
     "absence_counts_in_a_document_that_was_not_whole": 4,
     "whatever_is_asked_for_is_sent_to_imds": 5,
     "event_id_is_sent_as_the_sender_spelled_it": 12,
-    "intent_without_a_post_counts_as_tried": 107,
+    "approval_without_a_post_counts_as_tried": 107,
     "approval_is_settled_before_it_is_handled": 3,
     "approval_that_expired_is_relayed": 5,
     "message_that_comes_again_is_handled_again": 107,
@@ -152,14 +155,14 @@ def event_id_is_sent_as_the_sender_spelled_it(patch: Patch) -> None:
 
 
 @mutation
-def intent_without_a_post_counts_as_tried(patch: Patch) -> None:
-    of_message = Approvals.of_message
+def approval_without_a_post_counts_as_tried(patch: Patch) -> None:
+    decide = Pending.decide
 
-    async def tried(self: Approvals, *given: Any) -> dict[str, Decision]:
-        found = await of_message(self, *given)
-        return {key: replace(one, posted=True) for key, one in found.items()}
+    def tried(self: Pending, look: Look, now: float) -> Any:
+        self.standing.may_have_worked = True
+        return decide(self, look, now)
 
-    patch.setattr(Approvals, "of_message", tried)
+    patch.setattr(Pending, "decide", tried)
 
 
 @mutation

@@ -11,8 +11,8 @@ from azure.servicebus.aio import ServiceBusClient
 
 from bridge.hub import azure_messages
 from bridge.hub.facts import Kind
-from bridge.simulator.azure.arm import Arm
-from bridge.simulator.azure.event_grid import EventGrid, Place, health
+from bridge.simulator.arm import Arm
+from bridge.simulator.event_grid import EventGrid, Place, health
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.state import ImdsSettings, ImdsState
 from bridge.simulator.serve import Simulator, SimulatorOptions

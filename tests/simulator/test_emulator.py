@@ -23,12 +23,12 @@ from azure.servicebus.exceptions import (
 from bridge.simulator.emulator import Emulator, background_loop, emulator
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.config import ConfigError
-from bridge.simulator.servicebus.errors import RefusedError
 from bridge.simulator.servicebus.settings import (
     Entities,
     QueueSettings,
     TopicSettings,
 )
+from bridge.simulator.servicebus.values import RefusedError
 
 SAMPLE = Path(__file__).parent / "servicebus-config.json"
 ENTITIES = Entities(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.simulator.imds.instance import compute_of
+from bridge.simulator.imds.document import compute_of
 from tests.simulator.imds_client import METADATA, Reply, Vm, vm
 
 COMPUTE = "/metadata/instance/compute"
@@ -142,7 +142,7 @@ def test_vm_has_its_id_on_a_python_in_fips_mode(tmp_path: Path) -> None:
     """There ``uuid.uuid5`` fails: it uses SHA-1 as if for security."""
     settings = tmp_path / "openssl.cnf"
     settings.write_text(FIPS)
-    ask = "from bridge.simulator.imds import instance as i; print(i.compute_of('a'))"
+    ask = "from bridge.simulator.imds import document as i; print(i.compute_of('a'))"
 
     found = subprocess.run(  # noqa: S603 - this Python
         [sys.executable, "-c", ask],

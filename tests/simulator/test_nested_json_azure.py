@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from bridge.simulator.azure.arm import Arm
-from bridge.simulator.azure.event_grid import EventGrid, Place
+from bridge.simulator.arm import Arm
 from bridge.simulator.errors import ScenarioError
+from bridge.simulator.event_grid import EventGrid, Place
 from bridge.simulator.foreign import DEEPEST
 from bridge.simulator.imds.scenario import parse_scenario
 from tests.simulator.imds_client import EVENTS, METADATA, http_client, vm

@@ -30,13 +30,13 @@ from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.config import ConfigError, parse_entities
 from bridge.simulator.servicebus.entities import Namespace
-from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.settings import (
     Entities,
     QueueSettings,
     SubscriptionSettings,
     TopicSettings,
 )
+from bridge.simulator.servicebus.values import Condition, RefusedError
 from tests.simulator.servicebus_fixtures import START, FakeClock, WallClock
 
 

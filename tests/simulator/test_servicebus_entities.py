@@ -6,7 +6,6 @@ import pytest
 
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.config import default_entities
-from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.rules.rule import CorrelationFilter
 from bridge.simulator.servicebus.settings import (
     Entities,
@@ -15,6 +14,7 @@ from bridge.simulator.servicebus.settings import (
     TopicSettings,
 )
 from bridge.simulator.servicebus.topics import Topic
+from bridge.simulator.servicebus.values import Condition, RefusedError
 from tests.simulator.servicebus_fixtures import (
     START,
     Rig,

@@ -16,7 +16,6 @@ from bridge.simulator.servicebus.settings import (
     TopicSettings,
 )
 from bridge.simulator.servicebus.values import encode_section
-from bridge.simulator.wire.errors import AmqpError
 from bridge.simulator.wire.framing import SASL_HEADER
 from bridge.simulator.wire.message import Message as Request
 from bridge.simulator.wire.outcomes import Accepted, Modified, Rejected, State
@@ -30,6 +29,7 @@ from bridge.simulator.wire.performatives import (
     Transfer,
 )
 from bridge.simulator.wire.values import (
+    AmqpError,
     Array,
     Described,
     Int32,

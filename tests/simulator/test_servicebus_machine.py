@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from bridge.simulator.servicebus.errors import RefusedError
 from bridge.simulator.servicebus.message import Delivery
 from bridge.simulator.servicebus.settings import QueueSettings
+from bridge.simulator.servicebus.values import RefusedError
 from tests.simulator.servicebus_fixtures import message, one_queue
 
 LOCK_SECONDS = 60

@@ -5,7 +5,6 @@ from uuid import UUID, uuid4
 import pytest
 
 from bridge.simulator.servicebus.backlog import Counts
-from bridge.simulator.servicebus.errors import Condition
 from bridge.simulator.servicebus.management import Reply, answer
 from bridge.simulator.servicebus.message import Message
 from bridge.simulator.servicebus.queues import Queue
@@ -15,6 +14,7 @@ from bridge.simulator.servicebus.settings import (
     SubscriptionSettings,
     TopicSettings,
 )
+from bridge.simulator.servicebus.values import Condition
 from tests.simulator.servicebus_fixtures import START, Rig, locked, message, one_queue
 
 OWNER = object()

@@ -10,9 +10,9 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from bridge.simulator.servicebus.administration.server import Administration
 from bridge.simulator.servicebus.broker import Broker
-from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.intake import check_partition
 from bridge.simulator.servicebus.message import Message
+from bridge.simulator.servicebus.values import Condition, RefusedError
 from bridge.simulator.wire.values import Symbol
 from tests.simulator.servicebus_fixtures import message
 

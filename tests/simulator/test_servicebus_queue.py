@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 
 from bridge.simulator.servicebus.backlog import Counts
-from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.message import State
 from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.settings import QueueSettings
+from bridge.simulator.servicebus.values import Condition, RefusedError
 from tests.simulator.servicebus_fixtures import (
     START,
     ids,

@@ -2,7 +2,6 @@
 
 import pytest
 
-from bridge.simulator.servicebus.errors import Condition
 from bridge.simulator.servicebus.management import Reply, answer
 from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.settings import (
@@ -10,6 +9,7 @@ from bridge.simulator.servicebus.settings import (
     SubscriptionSettings,
     TopicSettings,
 )
+from bridge.simulator.servicebus.values import Condition
 from bridge.simulator.wire.values import Described
 from tests.simulator.servicebus_fixtures import Rig, one_queue
 

@@ -22,7 +22,7 @@ from azure.servicebus.exceptions import (
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.endpoints import Wire
-from bridge.simulator.servicebus.errors import Condition
+from bridge.simulator.servicebus.values import Condition
 from tests.simulator.servicebus_fixtures import SDK_ENTITIES, WallClock, opened
 from tests.support.ports import free_port
 

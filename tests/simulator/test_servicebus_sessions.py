@@ -3,9 +3,9 @@
 import pytest
 
 from bridge.simulator.servicebus.backlog import Counts
-from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.settings import QueueSettings
+from bridge.simulator.servicebus.values import Condition, RefusedError
 from tests.simulator.servicebus_fixtures import START, Rig, locked, message, one_queue
 
 

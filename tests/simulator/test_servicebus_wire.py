@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bridge.simulator.servicebus.errors import RefusedError
 from bridge.simulator.servicebus.message import DeadLetter, Delivery, State
 from bridge.simulator.servicebus.values import (
+    RefusedError,
     decode_value,
     encode_section,
     value_end,

@@ -417,7 +417,7 @@ def test_slack_says_which_command_and_what_became_of_it(outcome: str) -> None:
     telling = describe(result_event(outcome), NOW)
 
     assert telling.headline == f"Command drain prepare {outcome}"
-    assert ("Because", "it ended with exit code 1") in telling.facts
+    assert ("Reason", "it ended with exit code 1") in telling.facts
     assert telling.paragraphs == ("words",)
 
 

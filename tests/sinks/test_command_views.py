@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from bridge.cli.rows import Gist, event_rows
-from bridge.events.build import from_bridge
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.command_result import CommandResult, from_command
 from bridge.outbox.questions import Observation, step_of
@@ -19,8 +18,9 @@ from bridge.sinks.webhook.presets import teams
 from bridge.sinks.webhook.presets.registry import PresetName
 from tests.sinks.preset_ways import NAMES, sent
 from tests.sinks.slack_world import World, slack_world, step
-from tests.support.builders import EVENT_ID, event_context_of, imds_event
+from tests.support.builders import EVENT_ID, event_context_of, imds_event, own_event
 from tests.support.fakes import START
+from tests.support.sink_fixtures import cloud_event
 
 GOLDEN = Path(__file__).parents[1] / "data" / "presets-command"
 OUTPUT = "cannot evict pod *db-0* & <others>"
@@ -49,10 +49,13 @@ def command_event(
 
 
 def traffic(way: str, event_id: str | None = EVENT_ID) -> CloudEvent:
-    why = {"eventId": event_id, "since": "2026-03-02T12:00:00Z"}
     reason = "scheduled" if way == "out" else None
-    return from_bridge(
-        event_context_of(), f"traffic-{way}", observed_at=START, reason=reason, more=why
+    return own_event(
+        event_context_of(),
+        f"traffic-{way}",
+        reason=reason,
+        event_id=event_id,
+        since="2026-03-02T12:00:00Z",
     ).event
 
 
@@ -71,6 +74,14 @@ def test_body_of_a_failed_command_is_the_golden_one(name: PresetName) -> None:
 
 def test_there_is_a_golden_body_for_each_preset() -> None:
     assert {path.stem for path in GOLDEN.iterdir()} == set(NAMES)
+
+
+def test_teams_card_calls_no_function_that_a_text_names() -> None:
+    raw = imds_event(Description="{{{DATE(2026-01-01T00:00:00Z)}}}")
+    _, body = teams.render(cloud_event(event=raw))
+
+    assert "DATE" in body.decode()
+    assert "{{" not in body.decode()
 
 
 def test_teams_card_says_which_event_took_the_vm_out() -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bridge.events.cloudevent import CloudEvent, hash32
+from bridge.events.samples import one_of_each
 from bridge.sinks.email.message import describe, html, message
-from bridge.sinks.webhook.body import one_of_each
 from tests.support.mail import parsed
 from tests.support.sink_fixtures import EVENT_ID, cloud_event
 

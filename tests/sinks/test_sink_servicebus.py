@@ -25,7 +25,7 @@ from bridge.servicebus.namespace import NamespaceConfig, Timings
 from bridge.servicebus.sender import KeptLink, Message, Sender, linked
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.config import parse_entities
-from bridge.simulator.servicebus.errors import Condition
+from bridge.simulator.servicebus.values import Condition
 from bridge.sinks.base import ApprovalAddress, Resources
 from bridge.sinks.batch import BatchSink
 from bridge.sinks.servicebus.sink import ServiceBusSinkConfig, SessionBy, render

@@ -273,8 +273,8 @@ def test_outcome_of_an_approval_says_who_and_why() -> None:
 
     assert headline(event) == "Approval denied (Reboot)"
     assert facts["Approved by"] == "ada@example"
-    assert facts["Reason"] == "night shift"
-    assert facts["Because"] == "EventChanged"
+    assert facts["Because"] == "night shift"
+    assert facts["Reason"] == "EventChanged"
 
 
 def test_outcome_without_an_event_names_what_was_asked_for() -> None:

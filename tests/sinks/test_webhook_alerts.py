@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from msgspec.structs import replace
 
-from bridge.events.build import from_bridge, from_outcome
+from bridge.events.build import from_outcome
 from bridge.events.cloudevent import CloudEvent, hash32
 from bridge.events.command_result import CommandResult, from_command
 from bridge.events.vocabulary import TransitionKind
@@ -34,7 +34,7 @@ from bridge.sinks.webhook.sink import RemindingWebhook
 from tests.receivers import alerting, datadog, jira, pagerduty, servicenow
 from tests.receivers.serving import Post, Service, serving
 from tests.sinks.preset_ways import WAYS, options, talked
-from tests.support.builders import EVENT_ID, event_context_of, imds_event
+from tests.support.builders import EVENT_ID, event_context_of, imds_event, own_event
 from tests.support.example_events import outcome, transition
 from tests.support.example_events import published as outgoing
 from tests.support.fakes import START, FakeClock
@@ -85,7 +85,7 @@ def command(what: str, cause: CloudEvent | None = None) -> CloudEvent:
 
 
 def of_bridge(what: str) -> CloudEvent:
-    return from_bridge(event_context_of(), what, observed_at=START).event
+    return own_event(event_context_of(), what).event
 
 
 def after(name: PresetName, service: Service, *events: CloudEvent) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import pytest
 
+from bridge.events.samples import one_of_each
 from bridge.foundation.errors import (
     DeliveryError,
     PermanentDeliveryError,
     TransientDeliveryError,
 )
 from bridge.sinks.base import Resources
-from bridge.sinks.webhook.body import one_of_each
 from tests.receivers.chat import SERVICES, Chat
 from tests.receivers.serving import serving
 from tests.sinks.preset_ways import ROOT

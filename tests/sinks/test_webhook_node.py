@@ -13,8 +13,8 @@ import orjson
 import pytest
 
 from bridge.events.cloudevent import CloudEvent
+from bridge.events.samples import one_of_each
 from bridge.sinks.base import Resources
-from bridge.sinks.webhook.body import one_of_each
 from bridge.sinks.webhook.presets import teams
 from tests.support.sink_fixtures import Inbox, cloud_event, opened_sink
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from bridge.cli.main import main
 from bridge.events.build import from_document, from_outcome
 from bridge.events.cloudevent import MAX_BYTES, CloudEvent
+from bridge.events.samples import one_of_each
 from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.errors import (
     ConfigError,
@@ -29,7 +30,7 @@ from bridge.foundation.errors import (
     install_command,
 )
 from bridge.sinks.base import Resources
-from bridge.sinks.webhook.body import Shape, one_of_each
+from bridge.sinks.webhook.body import Shape
 from bridge.sinks.webhook.presets import eventhubs
 from bridge.sinks.webhook.presets.registry import PRESETS, PresetName
 from bridge.sinks.webhook.sink import WebhookSinkConfig

@@ -7,9 +7,9 @@ import orjson
 import pytest
 
 from bridge.events.cloudevent import CloudEvent
+from bridge.events.samples import one_of_each
 from bridge.foundation.errors import MissingExtraError, PermanentDeliveryError
 from bridge.sinks.webhook import template
-from bridge.sinks.webhook.body import one_of_each
 from bridge.sinks.webhook.template import TemplateFaultError
 from tests.support.sink_fixtures import cloud_event
 

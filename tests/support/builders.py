@@ -6,17 +6,20 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import Histogram
 
-from bridge.events.build import EventContext, OutgoingEvent
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.build import EventContext, OutgoingEvent, from_bridge
+from bridge.events.cloudevent import CloudEvent, rfc3339
+from bridge.events.data import BridgeData
 from bridge.events.document import Document, parse
 from bridge.events.identity import Identity
 from bridge.events.routing import Route, Router, Subject, When
 from bridge.foundation.clock import Clock, PauseMeter
 from bridge.imds.poller import Metadata, Poller
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.file import File
 from bridge.outbox.storage.journal import Timings
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
@@ -43,6 +46,24 @@ def event_context_of(identity: Identity = ME) -> EventContext:
     return EventContext(
         prefix="sebridge", source=source, identity=identity, version="1.2.3"
     )
+
+
+def own_event(
+    context: EventContext,
+    what: str,
+    *,
+    observed_at: datetime = START,
+    reason: str | None = None,
+    **members: Any,
+) -> OutgoingEvent:
+    """Return what a bridge says of itself; ``members`` are those of ``BridgeData``."""
+    data = BridgeData(
+        observed_at=rfc3339(observed_at),
+        reporter=context.reporter,
+        reason=reason,
+        **members,
+    )
+    return from_bridge(context, what, data)
 
 
 def not_before(seconds: float, since: datetime = START) -> str:
@@ -91,7 +112,7 @@ def recorded(case: str) -> list[bytes]:
 async def patient_outbox(path: Path, router: Router) -> AsyncIterator[Outbox]:
     """Open a state file as the forwarder does; no busy machine makes its disk fail."""
     timings = Timings(patience=60.0)
-    async with Database.open(path, may_degrade=True, timings=timings) as database:
+    async with Database.open(File(path, may_degrade=True), timings=timings) as database:
         outbox = await Outbox.of(database, router)
         yield outbox
 

@@ -223,7 +223,8 @@ async def life(path: Path, taken: list[Delivery]) -> None:
         parts.metadata.says(last_document())
         await settle(database, ME, "")
         await parts.observer.restore()
-        running = asyncio.create_task(run_workers(parts.workers(), stop, grace=5.0))
+        life = run_workers(parts.workers(), stop, grace=lambda: 5.0)
+        running = asyncio.create_task(life)
         for _ in range(_ROUNDS):
             if not running.done():
                 await parts.turn(clock, 1.0)

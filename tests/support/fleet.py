@@ -5,14 +5,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from bridge.events.build import (
     EventContext,
-    from_bridge,
     from_outcome,
 )
 from bridge.events.identity import Identity
-from tests.support.builders import EVENT_ID, event_context_of, imds_event
+from tests.support.builders import EVENT_ID, event_context_of, imds_event, own_event
 from tests.support.example_events import outcome as outcome_of
 from tests.support.example_events import published, seen, transition
 from tests.support.fakes import START
@@ -88,8 +88,8 @@ def life(
     what: str, *, who: Identity | None = None, seconds: float = 0.0, **more: object
 ) -> bytes:
     """Return what a bridge says of itself."""
-    made = from_bridge(context(who), what, observed_at=at(seconds), more=more)
-    return made.event.to_json()
+    made = own_event(context(who), what, observed_at=at(seconds)).event
+    return replace(made, data={**made.data, **more}).to_json()
 
 
 def context(who: Identity | None) -> EventContext:

@@ -11,9 +11,9 @@ import msgspec
 from yarl import URL
 
 from bridge.foundation.clock import SystemClock
-from bridge.hub import azure_messages, bridge_messages, openapi
+from bridge.hub import azure_messages, bridge_messages
 from bridge.hub.access import AccessConfig, AccessRule
-from bridge.hub.api import Api
+from bridge.hub.api import Api, document
 from bridge.hub.config import ApprovalTargets, ArmConfig, BridgesSource, HubConfig
 from bridge.hub.decisions import Claimed, End, Result
 from bridge.hub.metrics import HubMetrics
@@ -36,7 +36,7 @@ BUS = BridgesSource(
     approvals=ApprovalTargets(entities=("vm-approvals*",)),
 )
 ENTITY = "vm-approvals"
-DESCRIBED = Described(openapi.document())  # what a hub serves: a test compares it
+DESCRIBED = Described(document())  # what a hub serves: a test compares it
 
 
 def access(persons: int = 1, *more: AccessRule) -> AccessConfig:

@@ -18,6 +18,7 @@ from bridge.outbox.image import Limits
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Delivery, Tally
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.file import File
 from bridge.outbox.storage.journal import Timings
 from bridge.outbox.store import Outbox
 from tests.support.book import Book
@@ -73,10 +74,8 @@ class Door:
         """Open the file."""
         self.disk = disk = Disk()
         serving = Database.open(
-            self.path,
-            may_degrade=True,
+            File(self.path, may_degrade=True, connect=disk.open),
             timings=Timings(patience=WITHIN, closing=1.0),
-            connect=disk.open,
         )
         database = await self._stack.enter_async_context(serving)
 

@@ -13,7 +13,7 @@ import proton
 from proton import Event, EventType
 
 from bridge.simulator.servicebus.endpoints import Endpoint
-from bridge.simulator.wire.errors import AmqpError
+from bridge.simulator.wire.values import AmqpError
 from tests.support.proton_frames import (
     MAX_FRAME_BYTES,
     FrameSplitter,

@@ -16,7 +16,6 @@ from proton import Endpoint, Terminus, symbol
 
 from bridge.simulator.wire.decode import decode_value
 from bridge.simulator.wire.encode import encode_value
-from bridge.simulator.wire.errors import AmqpError
 from bridge.simulator.wire.outcomes import (
     Accepted,
     Modified,
@@ -25,6 +24,7 @@ from bridge.simulator.wire.outcomes import (
     Released,
     State,
 )
+from bridge.simulator.wire.values import AmqpError
 
 
 class ProtonLink:

@@ -211,4 +211,4 @@ async def test_a_second_instance_on_the_same_state_file_is_refused(
 
     assert code == 1
     assert first_code == 0
-    assert "another forwarder runs" in config.with_suffix(".log").read_text()
+    assert "a forwarder already runs" in config.with_suffix(".log").read_text()

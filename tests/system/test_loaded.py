@@ -199,7 +199,7 @@ def test_simulator_loads_nothing_of_the_forwarder(tmp_path: Path) -> None:
     code, found = command(tmp_path, "simulate", "--scenario", "no-such-scenario")
 
     packages = {name.split(".")[1] for name in found if name.startswith("bridge.")}
-    assert code == 1
+    assert code == 2
     assert packages == {
         *("__main__", "cli", "events", "foundation", "simulator", "telemetry")
     }

@@ -265,7 +265,7 @@ async def test_event_is_published_where_no_lock_is_to_be_had(
         await scene.happens(2)
         await scene.until_ready()
         assert await ended(process) == 0
-    assert "another forwarder runs" not in scene.config.with_suffix(".log").read_text()
+    assert "already runs on" not in scene.config.with_suffix(".log").read_text()
 
 
 async def test_garbage_in_the_lock_is_no_trouble(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ async def test_garbage_in_the_lock_is_no_trouble(tmp_path: Path) -> None:
         assert await asyncio.wait_for(second.wait(), PATIENCE) == 1
         assert await ended(process) == 0
     log = scene.config.with_suffix(".log").read_text()
-    assert "another forwarder runs on the state file" in log
+    assert "a forwarder already runs on the state file" in log
     assert f"(process {process.pid})" in log
     assert not scene.faults(IN_MEMORY)
 

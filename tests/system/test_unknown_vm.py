@@ -14,13 +14,14 @@ from bridge.app import forwarder as app
 from bridge.app.composition import Timings
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config
-from bridge.foundation.clock import SystemClock
+from bridge.foundation.clock import Bell, Clock, SystemClock
 from bridge.foundation.errors import ConfigError
 from bridge.simulator.faults import parse_fault
-from bridge.simulator.imds.instance import compute_of
+from bridge.simulator.imds.document import compute_of
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.inbox import Inbox
+from tests.support.disks import Frozen
 from tests.support.stopwatch import Stopwatch
 from tests.system.processes import (
     PATIENCE,
@@ -60,9 +61,11 @@ class Place:
         return configuration.parse(tables, file="place", environ={})
 
     @asynccontextmanager
-    async def life(self, patience: float = 2 * PATIENCE) -> AsyncIterator[None]:
+    async def life(
+        self, patience: float = 2 * PATIENCE, clock: Clock | None = None
+    ) -> AsyncIterator[None]:
         """Run the forwarder while the context is open."""
-        stop, clock = asyncio.Event(), SystemClock()
+        stop, clock = asyncio.Event(), clock or SystemClock()
         life = app.run(self.config(), stop, clock, timings=Timings(identity=patience))
         async with asyncio.TaskGroup() as group:
             group.create_task(life)
@@ -82,6 +85,26 @@ class Place:
     def received(self, path: str = "/siem") -> list[Event]:
         found = [m for m in self.inbox.messages if m.path == path]
         return [m.body for m in found if isinstance(m.body, dict)]
+
+    def log(self) -> dict[str, object]:
+        """Return the table of a sink that writes all events to a file."""
+        return {"name": "log", "type": "file", "path": str(self.folder / "events.log")}
+
+    def logged(self) -> list[tuple[str, str]]:
+        """Return what that file has: the names of events, and how the sources begin."""
+        path = self.folder / "events.log"
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [json.loads(line) for line in lines]
+        return [(e["type"].split(".")[2], e["source"][:5]) for e in found]
+
+    def starts(self) -> int:
+        """Return how many times the bridge has told that it started."""
+        return [name for name, _ in self.logged()].count("started")
+
+    def times_asked(self) -> int:
+        """Return how often instance metadata was asked."""
+        paths = [one.path for one in self.imds.requests]
+        return sum(path.startswith("/metadata/instance") for path in paths)
 
     async def until(self, is_so: Callable[[], bool], within: float = PATIENCE) -> None:
         """Wait until it is so: ``within`` seconds of a machine that has time for it."""
@@ -177,6 +200,63 @@ async def test_metadata_that_hangs_does_not_hold_up_the_polls(
         place.imds.faults.clear()
 
 
+async def test_sink_that_hangs_when_the_vm_is_known_does_not_hold_up_the_polls(
+    place: Place, compute: dict[str, object]
+) -> None:
+    """All is closed and opened again: what is in flight then has a second."""
+    lines = list[asyncio.StreamWriter]()
+
+    def accept(_: asyncio.StreamReader, line: asyncio.StreamWriter) -> None:
+        lines.append(line)
+
+    mute = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port = mute.sockets[0].getsockname()[1]
+    url = f"http://127.0.0.1:{port}/"
+    place.sinks = [{"name": "mute", "type": "webhook", "url": url}]
+    place.tables = {"shutdown_grace": "20s"}
+    async with mute, place.life():
+        place.schedule("Preempt", 60)
+        await place.until(lambda: bool(lines and place.received()))
+        place.imds.compute = compute
+        asked = place.times_asked()
+        await place.until(lambda: place.times_asked() > asked)
+        place.schedule("Terminate", 60)
+        await place.until(lambda: len(place.received()) == 2, within=5)
+        mute.close()
+        for line in lines:
+            line.transport.abort()
+
+    assert [affects(e) for e in place.received()] == [None, True]
+
+
+class Watched(SystemClock):
+    """Notes for what the waits with slack wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = set[type[asyncio.Event]]()
+
+    async def wait(
+        self, event: asyncio.Event, seconds: float, *, slack: float = 0.0
+    ) -> bool:
+        if slack:
+            self.found.add(type(event))
+        return await super().wait(event, seconds, slack=slack)
+
+
+async def test_periodic_checks_can_end_together_with_a_poll(
+    place: Place, compute: dict[str, object]
+) -> None:
+    """Only waits for a ``Bell`` do: else an idle forwarder wakes up more often."""
+    clock, place.sinks = Watched(), [place.log()]
+    async with place.life(0.3, clock):
+        await place.until(lambda: place.starts() == 1)
+        place.imds.compute = compute
+        await place.until(lambda: place.starts() == 2)
+
+    assert clock.found == {Bell}
+
+
 async def test_configured_name_is_known_at_once(
     place: Place, compute: dict[str, object]
 ) -> None:
@@ -208,15 +288,61 @@ async def test_next_life_does_not_publish_again_what_it_published_without_an_ide
     ]
 
 
+@pytest.mark.slow
+async def test_disk_that_hangs_when_the_vm_is_known_does_not_end_the_forwarder(
+    place: Place, compute: dict[str, object], frozen: Frozen
+) -> None:
+    place.folder = frozen.path
+    async with place.life():
+        await place.until(lambda: place.times_asked() > 0)
+        frozen.freeze()
+        place.schedule("Preempt", 60)
+        await place.until(lambda: bool(place.received()))
+        place.imds.compute = compute
+        place.schedule("Freeze", 900)
+        await place.until(lambda: "Freeze scheduled" in map(brief, place.received()))
+        assert affects(place.received()[-1]) is True
+        frozen.thaw()
+        await asyncio.sleep(6)
+        place.schedule("Terminate", 900)
+        await place.until(lambda: "Terminate scheduled" in map(brief, place.received()))
+
+    assert "durable" not in place.received()[-1]["data"]  # type: ignore[operator]  # a dict
+
+
+@pytest.mark.slow
+async def test_disk_that_hangs_for_seconds_when_the_vm_is_known_has_nothing_done_twice(
+    place: Place, compute: dict[str, object], frozen: Frozen
+) -> None:
+    """All is closed and opened again when the disk has what was done."""
+    place.folder = frozen.path
+    place.sinks = [{"name": "drain", "type": "command", "command": ["/bin/true"]}]
+    place.tables = {"identity": {"vm_name": place.imds.vm_name}}
+    names = ["Preempt scheduled", "Preempt succeeded"]
+    async with place.life():
+        await place.until(lambda: place.times_asked() > 0)
+        frozen.freeze()
+        place.schedule("Preempt", 60)
+        await place.until(lambda: list(map(brief, place.received())) == names)
+        asked, place.imds.compute = place.times_asked(), compute
+        await place.until(lambda: place.times_asked() > asked)
+        await asyncio.sleep(2)
+        frozen.thaw()
+        await asyncio.sleep(6)
+
+    assert list(map(brief, place.received())) == names
+
+
+@pytest.mark.parametrize("patience", [2 * PATIENCE, 0.3])
 async def test_state_file_of_a_cloned_disk_is_moved_aside_when_the_vm_is_known(
-    place: Place, compute: dict[str, object]
+    patience: float, place: Place, compute: dict[str, object]
 ) -> None:
     place.imds.compute = compute
     async with place.life():
         place.schedule("Freeze", 900)
         await place.until(lambda: len(place.received()) == 1)
     place.imds.compute = None
-    async with place.life():
+    async with place.life(patience):
         place.schedule("Preempt", 60)
         await place.until(lambda: len(place.received()) == 2, within=3)
         place.imds.compute = {**compute, **OTHER}
@@ -229,6 +355,74 @@ async def test_state_file_of_a_cloned_disk_is_moved_aside_when_the_vm_is_known(
     ]
     assert len({str(e["id"]) for e in place.received()}) == 2
     assert list(place.folder.glob("state.db.*-*"))
+
+
+async def test_metadata_that_answers_late_is_used_without_a_restart_of_the_process(
+    place: Place, compute: dict[str, object]
+) -> None:
+    """What went out with a makeshift source is not told again; the bridge is."""
+    place.sinks = [place.log()]
+    async with place.life(patience=0.3):
+        await place.until(lambda: place.starts() == 1)
+        place.schedule("Freeze", 900)
+        await place.until(lambda: len(place.received()) == 1)
+        place.imds.compute = compute
+        await place.until(lambda: place.starts() == 2)
+        asked = place.times_asked()
+        place.schedule("Preempt", 900)
+        await place.until(lambda: len(place.received()) == 2)
+        await asyncio.sleep(0.7)
+        assert place.times_asked() == asked
+
+    assert place.logged() == [
+        ("started", "urn:s"),
+        ("scheduled", "urn:s"),
+        ("stopped", "urn:s"),
+        ("started", "/subs"),
+        ("scheduled", "/subs"),
+        ("stopped", "/subs"),
+    ]
+    assert [affects(e) for e in place.received()] == [None, True]
+
+
+async def test_late_answer_that_says_what_was_stored_changes_nothing(
+    place: Place, compute: dict[str, object]
+) -> None:
+    place.sinks, place.imds.compute = [place.log()], compute
+    async with place.life():
+        await place.until(lambda: place.starts() == 1)
+    place.imds.compute = None
+    async with place.life(patience=0.3):
+        await place.until(lambda: place.starts() == 2)
+        place.imds.compute, asked = compute, place.times_asked()
+        await place.until(lambda: place.times_asked() > asked)
+        await asyncio.sleep(0.7)
+        assert place.times_asked() == asked + 1
+
+    names = [name for name, _ in place.logged()]
+    assert names == ["started", "stopped", "started", "stopped"]
+
+
+@pytest.mark.parametrize(("patience", "starts"), [(2 * PATIENCE, 1), (0.3, 2)])
+async def test_command_that_runs_when_the_vm_becomes_known_is_not_ended(
+    patience: float, starts: int, place: Place, compute: dict[str, object]
+) -> None:
+    marks = place.folder / "marks"
+    script = f"echo begun >> {marks}; sleep 3; echo ended >> {marks}"
+    command = ["/bin/sh", "-c", script]
+    place.sinks = [
+        place.log(),
+        {"name": "drain", "type": "command", "command": command},
+    ]
+    place.tables = {"identity": {"vm_name": place.imds.vm_name}}
+    async with place.life(patience):
+        place.schedule("Preempt", 60)
+        await place.until(marks.exists)
+        await place.until(lambda: place.starts() == starts - 1)
+        place.imds.compute = compute
+        await place.until(lambda: place.starts() == starts)
+
+    assert marks.read_text().split() == ["begun", "ended"]
 
 
 async def test_placeholder_that_nobody_can_fill_in_ends_it_when_patience_is_over(

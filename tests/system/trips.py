@@ -341,6 +341,7 @@ async def _vote(at: Addresses, place: Path) -> Trip:
         async with asyncio.timeout(_PATIENCE):
             while "content" not in await shown(url):
                 await asyncio.sleep(0.05)
+        await asyncio.gather(*(shown(url) for _ in range(20)))  # connections are open
         return await hub.counted(voted)
 
 

@@ -6,19 +6,17 @@ from typing import Any
 from urllib.parse import urlencode
 
 from msgspec import Struct
-from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from bridge.events.vocabulary import EVENT_TYPES
 from bridge.hub import views
-from bridge.hub.api import filters_of
+from bridge.hub.answers import Filters
 from bridge.hub.pages import shown
 from bridge.hub.pages.frame import notices
 from bridge.hub.pages.rendering import Content
-from bridge.hub.server import BadQueryError
+from bridge.hub.server import BadQueryError, query_in
 from bridge.hub.store import lists
-from bridge.hub.store.lists import count_unread
-from bridge.hub.view_rows import PAGE, BridgeRow, Filters, Situation
+from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 
 _KEYS = ("q", "type", "source", "resourceGroup", "since", "until", "open")
 SOURCES = ("Platform", "User")
@@ -71,7 +69,7 @@ class ListQuery(Struct, frozen=True):
             BadQueryError: as ``of``.
         """
         asked = dict(self.asked)
-        return filters_of({**asked, "open": asked["open"] or "true"})
+        return query_in(Filters, {**asked, "open": asked["open"] or "true"})
 
     def address(self, number: int) -> str:
         """Return the address of another page of the same list."""
@@ -97,7 +95,8 @@ def overview_of(
         silent=len(silent),
         is_deaf=bool(notices(situation)),
         has_bridges=lists.has_bridges(connection),
-        may_be_told=lists.may_tell(connection, situation),
+        may_be_told=lists.count_running(connection, situation) > 0,
+        unwatched=lists.count_unwatched(connection, situation),
     )
     return Content(
         "overview.html",
@@ -106,7 +105,8 @@ def overview_of(
             **rows,
             **_around(rows, query, health),
             "silent": _silent(silent),
-            "unread": count_unread(connection, situation.now),
+            "unread": lists.count_unread(connection, situation.now),
+            "unwatched": _up_to(health.unwatched),
             **_machines(connection, dict(query.asked)["q"]),
         },
     )
@@ -120,12 +120,14 @@ class Health(Struct, frozen=True, kw_only=True):
         is_deaf: whether a source is not connected, or not read to its end.
         has_bridges: whether any bridge has ever sent a message.
         may_be_told: whether any bridge may run.
+        unwatched: how many bridges may run and send no heartbeats.
     """
 
     silent: int
     is_deaf: bool
     has_bridges: bool
     may_be_told: bool
+    unwatched: int
 
     @property
     def trouble(self) -> str:
@@ -135,8 +137,11 @@ class Health(Struct, frozen=True, kw_only=True):
         if not self.has_bridges:
             return "No bridge has been heard yet"
         if self.silent:
-            many = f"{self.silent} bridges are silent"
+            many = f"{_up_to(self.silent)} bridges are silent"
             return "One bridge is silent" if self.silent == 1 else many
+        if self.unwatched:
+            many = f"{_up_to(self.unwatched)} bridges send no heartbeat"
+            return "One bridge sends no heartbeat" if self.unwatched == 1 else many
         return "" if self.may_be_told else "All bridges have stopped or are gone"
 
     @property
@@ -166,9 +171,13 @@ def _silent(found: Sequence[BridgeRow]) -> dict[str, Any]:
         for one in found[:_NAMED]
     ]
     count = len(found)
-    words = f"{PAGE} or more bridges are" if count == PAGE else ""
     more = max(count - _NAMED, 0)
-    return {"first": named, "more": more, "count": count, "more_words": words}
+    return {"first": named, "more": more, "count": _up_to(count)}
+
+
+def _up_to(count: int) -> str:
+    """Return a number, of which no more than 200 are counted; "" = 0."""
+    return f"{PAGE} or more" if count == PAGE else str(count or "")
 
 
 def _machines(connection: Connection, text: str) -> dict[str, Any]:
@@ -187,9 +196,8 @@ def _rows(
     situation: Situation,
 ) -> dict[str, Any]:
     """Return the rows of the list, and the links to the pages before and after."""
-    filters = replace(query.filters(), limit=PAGE)
     skip = query.number * PAGE
-    found = views.overview(connection, filters, situation, skip=skip)
+    found = views.overview(connection, query.filters(), situation, skip=skip)
     return {
         "rows": [shown.event(row, situation.now) for row in found],
         "further": query.address(query.number + 1) if len(found) == PAGE else None,

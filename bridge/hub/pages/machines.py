@@ -8,7 +8,7 @@ from datetime import datetime
 from urllib.parse import urlencode
 
 from aiohttp import web
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from sqlalchemy import Connection
 
 from bridge.hub import report, views
@@ -18,11 +18,11 @@ from bridge.hub.facts import Machine, kept_name, text
 from bridge.hub.pages import shown, words
 from bridge.hub.pages.frame import Frame, done, missing
 from bridge.hub.pages.rendering import Content, Look
-from bridge.hub.report import Report, ReportRow
-from bridge.hub.server import RefusedError
+from bridge.hub.report import Report, ReportAsked
+from bridge.hub.server import RefusedError, query_in
 from bridge.hub.store import lists
 from bridge.hub.store.lists import machines_named
-from bridge.hub.timeline import Outage, TimeLine, TimeLineEntry
+from bridge.hub.timeline import Outage, TimeLine, TimeLineAsked, TimeLineEntry
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 
 _LONGEST = 256
@@ -81,26 +81,31 @@ class MachinePages:
     async def report(self, request: web.Request) -> web.StreamResponse:
         """Report on a period; a page that is not live, and one at a time."""
         asked = _asked(request, ("from", "to"))
-        period_of(asked, self._situation().now, ("from", "to"))
+        period = query_in(ReportAsked, asked)
+        period_of(period, self._situation().now)
 
         def make(connection: Connection, situation: Situation) -> Content:
             now = situation.now
-            since, until = period_of(asked, now, ("from", "to"))
+            since, until = period_of(period, now)
             found = report.report_of(connection, since, until, now)
-            given = {"asked": asked, "query": urlencode(asked), "here": "/report"}
-            period = {"since": shown.time(since, now), "until": shown.time(until, now)}
-            return Content("report.html", {**_report(found), **given, **period})
+            given: dict[str, object] = {
+                "asked": asked,
+                "query": urlencode(asked),
+                "here": "/report",
+            }
+            given |= {"since": shown.time(since, now), "until": shown.time(until, now)}
+            return Content("report.html", {**_report(found), **given})
 
         async with self._api.reporting:
             return await self._frame.page(request, Look("/report", make), mark="")
 
     def _look(self, request: web.Request) -> Look:
-        machine, names = _machine_in(request), ("since", "until")
-        asked = _asked(request, names)
-        period_of(asked, self._situation().now, names)
+        machine, asked = _machine_in(request), _asked(request, ("since", "until"))
+        period = query_in(TimeLineAsked, asked)
+        period_of(period, self._situation().now)
 
         def make(connection: Connection, situation: Situation) -> Content:
-            since, until = period_of(asked, situation.now, names)
+            since, until = period_of(period, situation.now)
             found = report.time_line(connection, machine, since, until, situation.now)
             return self._machine(connection, machine, situation, found, asked)
 
@@ -126,7 +131,7 @@ class MachinePages:
                 "title": _spelt(machine, bridges, events) or "A machine without a name",
                 "group": machine.group,
                 "subscription": machine.subscription,
-                "bridges": [shown.bridge(row, now) for row in bridges],
+                "bridges": [replace(row, offers=()) for row in bridges],
                 "rows": [shown.event(row, now) for row in events],
                 "is_cut": len(events) == PAGE,
                 "story": _story(found, now),
@@ -240,47 +245,32 @@ def _report(found: Report) -> shown.Shown:
     totals = found.totals
     return {
         "tiles": [
-            {"count": totals.events, "words": "events", "kind": ""},
-            {"count": _long(totals.down_seconds), "words": "down", "kind": "bad"},
-            {"count": _long(totals.paused_seconds), "words": "paused", "kind": "run"},
             {
-                "count": _long(totals.unplanned_seconds),
-                "words": "of it unplanned",
-                "kind": "wait",
+                "count": totals.events,
+                "words": "event" if totals.events == 1 else "events",
+                "kind": "",
             },
+            *(
+                {"count": shown.long(seconds), "words": what, "kind": kind}
+                for seconds, what, kind in (
+                    (totals.down_seconds, "down", "bad"),
+                    (totals.paused_seconds, "paused", "run"),
+                    (totals.unplanned_seconds, "of it unplanned", "wait"),
+                )
+            ),
         ],
         "summary": [
             f"{totals.approved} of {totals.events} events were approved",
-            f"the usual notice was {_long(totals.notice_seconds)}",
-            f"the usual decision took {_long(totals.decision_seconds)}",
+            *(
+                f"{what} {shown.long(seconds)}"
+                for what, seconds in (
+                    ("the usual notice was", totals.notice_seconds),
+                    ("the usual decision took", totals.decision_seconds),
+                )
+                if seconds is not None
+            ),
         ],
-        "rows": [_report_row(one) for one in found.rows[:_MOST_LINES]],
+        "rows": found.rows[:_MOST_LINES],
         "more": max(len(found.rows) - _MOST_LINES, 0),
         "is_cut": found.cut,
     }
-
-
-def _report_row(one: ReportRow) -> shown.Shown:
-    machine = Machine(
-        subscription=one.subscription or "",
-        group=one.resource_group or "",
-        name=one.machine,
-    )
-    return {
-        "name": shown.name_of(one.machine or "a machine without a name"),
-        "href": shown.address_of(machine),
-        "group": shown.short(one.resource_group),
-        "type": one.event_type or "not announced",
-        "kind": shown.kind_of(one.event_type),
-        "count": one.events,
-        "notice": _long(one.notice_seconds),
-        "waited": _long(one.decision_seconds),
-        "down": _long(one.down_seconds),
-        "paused": _long(one.paused_seconds),
-        "unplanned": _long(one.unplanned_seconds),
-        "by": shown.short(", ".join(one.by)),
-    }
-
-
-def _long(seconds: float | None) -> str:
-    return words.plain_span(seconds) if seconds else "none"

@@ -9,12 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import orjson
 from msgspec import Struct, field
 from sqlalchemy import Connection
 
 from bridge import __version__
 from bridge.events.cloudevent import rfc3339
+from bridge.hub.pages import shown
 from bridge.hub.pages.words import When
 from bridge.hub.server import visible
 from bridge.hub.view_rows import Situation
@@ -51,12 +53,12 @@ class Content(Struct):
         plain = orjson.dumps(named, _plain, orjson.OPT_NON_STR_KEYS)
         self.mark = hashlib.sha256(plain).hexdigest()[:16]
 
-    def part(self, name: str, environment: Any) -> Any:
+    def part(self, name: str, environment: Any, now: datetime) -> Any:
         """Render a part of the page that is the same for everybody; only once."""
         from markupsafe import Markup  # noqa: PLC0415 - in an extra
 
         if name not in self._parts:
-            text = environment.get_template(name).render(**self.values)
+            text = environment.get_template(name).render(**self.values, at=now)
             self._parts[name] = Markup(text)  # noqa: S704 - rendered, escaped  # nosec B704
         return self._parts[name]
 
@@ -64,7 +66,7 @@ class Content(Struct):
 def _plain(value: object) -> object:
     if isinstance(value, When):
         return value.iso
-    return str(value)
+    return msgspec.to_builtins(value) if isinstance(value, Struct) else str(value)
 
 
 class Look(Struct, frozen=True):
@@ -150,6 +152,7 @@ class Templates(Struct, frozen=True):
             Environment,
             FileSystemLoader,
             StrictUndefined,
+            pass_context,
         )
 
         environment = Environment(
@@ -160,8 +163,15 @@ class Templates(Struct, frozen=True):
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        environment.filters["exactly"] = _exactly
-        environment.filters["preformatted"] = _preformatted
+        environment.globals["show"] = shown
+        environment.filters |= {
+            "exactly": _exactly,
+            "preformatted": _preformatted,
+            "moment": pass_context(lambda of, time: shown.time(time, of["at"])),
+            "name": shown.name_of,
+            "short": shown.short,
+            "long": shown.long,
+        }
         style, script = (
             (_PLACE / name).read_text(encoding="utf-8")
             for name in ("style.css", "live.js")
@@ -179,10 +189,11 @@ class Templates(Struct, frozen=True):
             script=Markup(self.script),  # noqa: S704 - as above  # nosec B704
             icon=Markup(_ICON_URL),  # noqa: S704 - as above  # nosec B704
             product=_PRODUCT,
+            at=now,
             now=rfc3339(now),
             now_words=now.strftime("Made at %H:%M:%S."),
             stale_after=_STALE_AFTER,
-            part=lambda name: content.part(name, self.environment),
+            part=lambda name: content.part(name, self.environment, now),
             **{**known, **content.values, **given},
         )
         return text

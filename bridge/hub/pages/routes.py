@@ -6,14 +6,13 @@ for the same person, event and content.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any
 
 from aiohttp import web
 from sqlalchemy import Connection
 
 from bridge.foundation.clock import Clock
 from bridge.hub import views
+from bridge.hub.answers import BridgesAsked
 from bridge.hub.api import Api
 from bridge.hub.bridges import Liveness
 from bridge.hub.choices import (
@@ -21,9 +20,9 @@ from bridge.hub.choices import (
     NO_OPTIONS,
     Approval,
     KeyList,
-    KeyRow,
     KeysAsked,
     KeysDecided,
+    KeysListed,
 )
 from bridge.hub.decisions import ARM
 from bridge.hub.facts import key_of, text
@@ -32,15 +31,13 @@ from bridge.hub.pages.frame import Frame, done, missing
 from bridge.hub.pages.listing import ListQuery, overview_of
 from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.rendering import Content, Look
-from bridge.hub.pins import Doubt
-from bridge.hub.server import ANY_ID, RefusedError, asked_in, fault
+from bridge.hub.server import ANY_ID, RefusedError, asked_in, fault, query_in
 from bridge.hub.store import lists
 from bridge.hub.store.accepting import MOST_OF_MACHINE
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 
 _LONGEST = 256
 _LONGEST_REASON = 1024
-_STATES = tuple(state.value for state in Liveness)
 
 
 class Pages:
@@ -111,7 +108,7 @@ class Pages:
             {
                 "event": shown.page(found, situation.now, is_older=bool(before)),
                 "options": shown.options(possible or NO_OPTIONS),
-                "raised": shown.raised(found),
+                "raised": found.approval.persons.raised_by,
                 "set_aside": found.set_aside,
                 "reason": "",
             },
@@ -158,39 +155,33 @@ class Pages:
             for key in ("state", "after", "q")
         )
         glob = text(request.query.get("keys", "")[:_LONGEST_REASON]).strip()
-        asked = {"state": state if state in _STATES else "", "q": name.strip()}
+        asked = {"state": state if state in {*Liveness} else "", "q": name.strip()}
         query = {key: value for key, value in asked.items() if value}
-        given = {**asked, "after": after, "keys": glob}
-        address = shown.with_query("/bridges", **given)
+        wanted = query_in(BridgesAsked, {**query, "cursor": after})
+        address = shown.with_query("/bridges", **asked, after=after, keys=glob)
 
         def make(connection: Connection, situation: Situation) -> Content:
-            found, more = lists.fleet(
-                connection,
-                situation,
-                state=asked["state"],
-                text=asked["q"],
-                after=after,
-            )
+            found, more = lists.fleet(connection, situation, wanted)
             total = lists.count_bridges(connection, asked["q"])
             further = (
                 shown.with_query("/bridges", **query, after=more) if more else None
             )
             waiting, accepted = (
-                self._api.keys_of(connection, state=kind, glob=glob)
+                self._api.keys_of(connection, KeysListed(state=kind, match=glob))
                 for kind in KEY_STATES
             )
             return Content(
                 "bridges.html",
                 {
-                    "keys": _shown_keys(waiting, accepted, situation.now),
+                    "keys": _shown_keys(waiting, accepted),
                     "glob": glob,
                     "address": address,
                     "here": "/bridges",
                     "title": _fleet_title(found, total, is_whole=not (more or after)),
-                    "rows": shown.bridges(found, situation.now),
+                    "rows": shown.bridges(found),
                     "further": further,
                     "asked": asked,
-                    "states": _STATES,
+                    "states": tuple(Liveness),
                     "is_narrow": bool(query),
                 },
             )
@@ -219,14 +210,13 @@ class Pages:
         cursor = request.query.get("before", "")[:_LONGEST]
         before = lists.place_of(cursor)
 
-        def make(connection: Connection, situation: Situation) -> Content:
+        def make(connection: Connection, _: Situation) -> Content:
             found = lists.list_decisions(connection, before=before)
             further = None
             if len(found) == PAGE:
                 further = f"/decisions?before={lists.cursor_of(found[-1])}"
-            rows = [shown.decision(row, situation.now) for row in found]
-            given: dict[str, Any] = {"rows": rows, "further": further}
-            return Content("decisions.html", {"here": "/decisions", **given})
+            given = {"here": "/decisions", "rows": found, "further": further}
+            return Content("decisions.html", given)
 
         look = Look(f"/decisions?before={cursor if before else ''}", make)
         return await self._frame.show(request, look)
@@ -249,60 +239,22 @@ def _key_in(request: web.Request) -> str:
 # -- the keys on ``/bridges`` ----------------------------------------------------------
 
 
-_WHY = {
-    Doubt.NEW_MACHINE: "no key of this machine is pinned",
-    Doubt.NEW_KEY: "this vmId has, or tells, another key",
-    Doubt.SECOND_VM_ID: "another vmId has, or tells, this machine",
-    Doubt.SHARED_KEY: "another vmId has, or tells, this key",
-}
-
-
-def _shown_keys(waiting: KeyList, accepted: KeyList, now: datetime) -> shown.Shown:
+def _shown_keys(waiting: KeyList, accepted: KeyList) -> shown.Shown:
     """Return the values of keys, by resource id: the first 200 of each kind."""
     rows, known = (
         sorted(found.keys, key=lambda one: (one.resource_id, one.id))
         for found in (waiting, accepted)
     )
-    first, wanted = rows[:PAGE], waiting.wanted
     counts = Counter(one.resource_id for one in rows)
     return {
-        "rows": [
-            {
-                **_key(one, wanted, now),
-                "is_crowded": counts[one.resource_id] >= MOST_OF_MACHINE,
-            }
-            for one in first
-        ],
+        "rows": rows[:PAGE],
         "more": max(len(rows) - PAGE, 0),
-        "all": _named(first),
+        "crowded": [name for name, n in counts.items() if n >= MOST_OF_MACHINE],
         "is_full": waiting.is_full,
-        "wanted": wanted,
-        "accepted": [_key(one, wanted, now) for one in known[:PAGE]],
+        "wanted": waiting.wanted,
+        "accepted": known[:PAGE],
         "more_accepted": max(len(known) - PAGE, 0),
     }
-
-
-def _key(one: KeyRow, wanted: int, now: datetime) -> shown.Shown:
-    return {
-        "row_id": f"k-{one.id[:12]}",
-        "named": _named([one]),
-        "name": shown.name_of(one.vm_name or one.resource_id.rpartition("/")[2]),
-        "vm_id": shown.short(one.vm_id),
-        "resource_id": shown.short(one.resource_id),
-        "key": one.key,
-        "why": _WHY[one.why] if one.why else "",
-        "kind": "soft" if one.why is Doubt.NEW_MACHINE else "bad",
-        "first_heard": shown.time(one.first_heard, now),
-        "heard": shown.time(one.last_heard, now),
-        "since": shown.time(one.since, now),
-        "persons": one.persons,
-        "missing": max(wanted - len(one.persons), 0),
-    }
-
-
-def _named(rows: Sequence[KeyRow]) -> str:
-    """Return exactly the keys that a form shows, and why each of them waits."""
-    return " ".join(f"{one.id}:{one.why or ''}" for one in rows)
 
 
 def _asked_keys(form: Mapping[str, str]) -> KeysAsked:

@@ -7,14 +7,16 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import orjson
+from msgspec.structs import replace
 
 from bridge.events.cloudevent import hash32
 from bridge.hub.answers import DecisionRow, EventPage, EventRow, MessageRow, RecordEntry
 from bridge.hub.bridges import Liveness
-from bridge.hub.choices import Options
+from bridge.hub.choices import KeyRow, Options
 from bridge.hub.decisions import ARM, BRIDGE
 from bridge.hub.facts import Machine
 from bridge.hub.pages import words
+from bridge.hub.pins import Doubt
 from bridge.hub.view_rows import BridgeRow
 
 Shown = dict[str, Any]
@@ -26,8 +28,14 @@ _LONGEST_TEXT = 512
 _LONGEST_SEARCH = 256
 _MOST_BYTES = 16 * 1024  # of a message on the page of its event
 _KINDS = ("freeze", "reboot", "redeploy", "preempt", "terminate")
-_QUIET = {Liveness.SILENT, Liveness.STOPPED, Liveness.UNKNOWN}
-_LIVENESS = {"alive": "good", "silent": "bad", "gone": "soft", "stopped": "wait"}
+QUIET = {Liveness.SILENT, Liveness.STOPPED, Liveness.UNKNOWN}
+LIVENESS = {"alive": "good", "silent": "bad", "gone": "soft", "stopped": "wait"}
+WHY = {
+    Doubt.NEW_MACHINE: "no key of this machine is pinned",
+    Doubt.NEW_KEY: "this vmId has, or tells, another key",
+    Doubt.SECOND_VM_ID: "another vmId has, or tells, this machine",
+    Doubt.SHARED_KEY: "another vmId has, or tells, this key",
+}
 
 
 def event(row: EventRow, now: datetime) -> Shown:
@@ -79,14 +87,6 @@ def kind_of(event_type: str | None) -> str:
     """Return the CSS class of an EventType."""
     kind = (event_type or "").lower()
     return kind if kind in _KINDS else "other"
-
-
-def raised(row: EventRow) -> list[Shown]:
-    """Return the reporters by whose word more people must approve an event."""
-    return [
-        {"name": one.vm_name or one.vm_id or "an unnamed VM", "vm_id": one.vm_id or ""}
-        for one in row.approval.persons.raised_by
-    ]
 
 
 def options(found: Options) -> Shown:
@@ -181,7 +181,7 @@ def page(found: EventPage, now: datetime, *, is_older: bool = False) -> Shown:
         "older": with_query(href, before=found.older_messages or "")
         if found.older_messages
         else "",
-        "decisions": [decision(one, now) for one in found.decisions],
+        "decisions": found.decisions,
         "outcomes": [words.outcome(one) for one in found.outcomes],
         "lives": len(found.occurrences),
     }
@@ -253,53 +253,43 @@ def message_address(href: str, seq: int) -> str:
     return f"{href}/messages/{seq}"
 
 
-def decision(row: DecisionRow, now: datetime) -> Shown:
-    """Return the values of a decision."""
-    text, kind = words.decided(row)
-    return {
-        "id": row.id,
-        "event_id": row.event_id,
-        "href": page_of(row.event_id),
-        "type": row.event_type or "Unknown type",
-        "type_kind": kind_of(row.event_type),
-        "names": few(row.machines, row.machine_count),
-        "time": time(row.time, now),
-        "action": words.action(row),
-        "by": ", ".join(row.by),
-        "rule": row.rule,
-        "reason": row.reason,
-        "via": "ARM" if row.via == "arm" else "bridge",
-        "state": text,
-        "kind": kind,
-    }
+def row_id(row: BridgeRow) -> str:
+    """Return the id of a bridge's row."""
+    return f"b-{hash32(row.vm_id)[:12]}"
 
 
-def bridge(row: BridgeRow, now: datetime) -> Shown:
-    """Return the values of a bridge."""
-    offer = row.approvals or {}
-    rules = offer.get("rules")
-    count = len(rules) if isinstance(rules, list) else 0
-    interval = row.interval_seconds
-    every = f"every {words.plain_span(interval)}" if interval else "off"
+def interval(row: BridgeRow) -> str:
+    """Return how often a bridge sends a heartbeat."""
+    every = row.interval_seconds
+    return f"every {words.plain_span(every)}" if every else "off"
+
+
+def takes(row: BridgeRow) -> str:
+    """Return where a bridge takes approvals; "" = nowhere, or that is not known."""
+    return short((row.approvals or {}).get("entity"))
+
+
+def rules(row: BridgeRow) -> str:
+    """Return how many rules of a bridge are known."""
+    found = (row.approvals or {}).get("rules")
+    count = len(found) if isinstance(found, list) else 0
     known = "1 rule" if count == 1 else f"{count} rules"
-    return {
-        "name": name_of(row.name or row.vm_id),
-        "row_id": f"b-{hash32(row.vm_id)[:12]}",
-        "vm_id": row.vm_id,
-        "is_quiet": row.liveness in _QUIET,
-        "href": machine_of(row),
-        "group": short(row.group),
-        "state": row.liveness.value,
-        "kind": _LIVENESS.get(row.liveness.value, ""),
-        "heard": time(row.heard, now),
-        "interval": every,
-        "version": name_of(row.version or ""),
-        "location": name_of(row.location or ""),
-        "pending": row.pending,
-        "dead": row.dead,
-        "takes": short(offer.get("entity")),
-        "rules": "rules not known" if row.approvals is None else known,
-    }
+    return "rules not known" if row.approvals is None else known
+
+
+def long(seconds: float | None) -> str:
+    """Return a duration in words; "none" = there is none, or it is 0."""
+    return words.plain_span(seconds) if seconds else "none"
+
+
+def key_name(row: KeyRow) -> str:
+    """Return the name of the machine of a key."""
+    return name_of(row.vm_name or row.resource_id.rpartition("/")[2])
+
+
+def named(rows: Iterable[KeyRow]) -> str:
+    """Return exactly the keys that a form shows, and why each of them waits."""
+    return " ".join(f"{one.id}:{one.why or ''}" for one in rows)
 
 
 def page_of(event_id: str) -> str:
@@ -326,11 +316,11 @@ def address_of(machine: Machine) -> str:
     return "/machines/" + "/".join(quote(part, safe="") or NOT_KNOWN for part in parts)
 
 
-def bridges(found: Iterable[BridgeRow], now: datetime) -> Sequence[Shown]:
-    """Return the values of bridges: silent and stopped ones first."""
+def bridges(found: Iterable[BridgeRow]) -> Sequence[BridgeRow]:
+    """Return bridges: silent and stopped ones first; without their many offers."""
     order = {"silent": 0, "stopped": 1, "unknown": 2, "alive": 3, "gone": 4}
     rows = sorted(found, key=lambda one: (order[one.liveness.value], one.name))
-    return [bridge(row, now) for row in rows]
+    return [replace(one, offers=()) for one in rows]
 
 
 def tiles(rows: Sequence[Shown]) -> list[Shown]:

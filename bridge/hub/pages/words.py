@@ -66,9 +66,8 @@ def doubts(row: EventRow, now: datetime) -> list[str]:
             f"Said to be {said.status}, by the word of {said.by.name} alone: it counts "
             f"once one of its machines or Azure agrees, or from {until}"
         )
-    for one in doubled[:_FEW]:
-        who = one.vm_name or one.vm_id or "an unnamed VM"
-        found.append(f"Two reports with one id, both shown: from {who}")
+    twice = "Two reports with one id, both shown: from"
+    found += [f"{twice} {one.name}" for one in doubled[:_FEW]]
     if len(doubled) > _FEW:
         found.append(f"and from {len(doubled) - _FEW} more")
     if count := row.messages_not_kept:

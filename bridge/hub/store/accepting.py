@@ -36,6 +36,7 @@ from bridge.hub.choices import (
     KeyRow,
     KeysAsked,
     KeysDecided,
+    KeysListed,
 )
 from bridge.hub.facts import table
 from bridge.hub.pins import Doubt, Pin, Pins
@@ -242,19 +243,11 @@ class Decider(Struct, frozen=True, kw_only=True):
 
 
 def keys_of(
-    connection: Connection, known: Pins, situation: Situation, *, state: str, glob: str
+    connection: Connection, known: Pins, situation: Situation, asked: KeysListed
 ) -> KeyList:
-    """Return the keys that wait, or those that people have accepted, by their ids.
-
-    Args:
-        connection: a connection within a transaction.
-        known: the pins.
-        situation: the current Situation.
-        state: "waiting" or "accepted".
-        glob: only of machines whose resource id fits it; "" = of all.
-    """
+    """Return the keys that wait, or those that people have accepted, by their ids."""
     access, now = situation.access, situation.now
-    if state == ACCEPTED:
+    if asked.state == ACCEPTED:
         found = [
             _row_of(one, one.accepted_by, one.since)
             for one in known.owners.values()
@@ -262,12 +255,12 @@ def keys_of(
         ]
     else:
         found = [row for _, row in waiting(connection, known, access, now).values()]
-    wanted = glob.lower() or "*"
+    wanted = asked.match.lower() or "*"
     rows = (one for one in found if fnmatchcase(one.resource_id, wanted))
     return KeyList(
         keys=tuple(sorted(rows, key=lambda one: one.id)),
         next=None,
-        is_full=state != ACCEPTED and len(found) >= MOST,
+        is_full=asked.state != ACCEPTED and len(found) >= MOST,
         wanted=access.most_persons,
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 import orjson
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import astuple
 from sqlalchemy import Connection, func, select, update
 
@@ -33,6 +33,7 @@ from bridge.events.alarm import (
 )
 from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import hash32, rfc3339
+from bridge.events.data import HubData
 from bridge.hub.answers import EventRow
 from bridge.hub.bridges import Liveness
 from bridge.hub.store.bridge_intake import end_silence, keep_silence
@@ -273,25 +274,40 @@ class AlarmContext(Struct, frozen=True, kw_only=True):
         context: the prefix, source and version in all events of this hub.
         public_url: the start of links; "" = without links.
         silent: how many bridges are silent now.
+        now: the present time.
     """
 
     context: HubContext
     public_url: str
     silent: int
+    now: datetime
+
+    def data(self, headline: str, reason: str, page: str, **members: Any) -> HubData:
+        """Return the data of an event.
+
+        Args:
+            headline: see ``HubData``.
+            reason: why, or what to do; "" = nothing to add.
+            page: the path of the page that its link leads to.
+            members: further members of ``HubData``.
+        """
+        return HubData(
+            observed_at=rfc3339(self.now),
+            headline=headline,
+            reason=reason or None,
+            reporter=self.context.reporter,
+            link=f"{self.public_url}{page}" if self.public_url else UNSET,
+            **members,
+        )
 
 
-def events_of(
-    rows: Sequence[AlarmRow], shared: AlarmContext, now: datetime
-) -> list[OutgoingEvent]:
+def events_of(rows: Sequence[AlarmRow], shared: AlarmContext) -> list[OutgoingEvent]:
     """Return the events for alarms."""
     groups: dict[str, list[AlarmRow]] = {}
     for row in rows:
         name = row.id if row.kind.startswith(_ALONE) else row.kind
         groups.setdefault(name, []).append(row)
-    return [
-        from_alarm(shared.context, _alarm(group, shared), now)
-        for group in groups.values()
-    ]
+    return [from_alarm(shared.context, _alarm(one, shared)) for one in groups.values()]
 
 
 def _alarm(group: Sequence[AlarmRow], shared: AlarmContext) -> Alarm:
@@ -300,18 +316,20 @@ def _alarm(group: Sequence[AlarmRow], shared: AlarmContext) -> Alarm:
         return _of_approval(what, group[0], shared)
     if what == REPORT:
         return _of_report(group[0], shared)
-    shown = [row.data for row in group[:_MOST_NAMES]]
-    page = "/bridges" if what in {SILENT, BACK, KEY} else "/"
-    more: dict[str, object] = {"count": len(group), _LISTS[what]: shown}
-    if what in {SILENT, BACK}:
-        more["stillSilent"] = shared.silent
+    shown, count = [row.data for row in group[:_MOST_NAMES]], len(group)
+    of_bridges = what in {SILENT, BACK}
     return Alarm(
         what=what,
         id=hash32(sorted(row.id for row in group)),
         severity=_SEVERITIES[what],
-        headline=_headline(what, len(group), shown),
-        reason=_REASONS[what],
-        more={**more, **_link(shared, page)},
+        data=shared.data(
+            _headline(what, count, shown),
+            _REASONS[what],
+            "/bridges" if of_bridges or what == KEY else "/",
+            count=count,
+            still_silent=shared.silent if of_bridges else UNSET,
+            **{_LISTS[what]: shown},
+        ),
     )
 
 
@@ -351,16 +369,23 @@ def _name(what: str, one: Mapping[str, Any]) -> str:
 
 
 def _of_approval(what: str, row: AlarmRow, shared: AlarmContext) -> Alarm:
-    word, event_id = what.rpartition(".")[2], str(row.data["eventId"])
-    page = f"/events/{quote(event_id, safe='')}"
+    word, data = what.rpartition(".")[2], row.data
+    event_id, detail = str(data["eventId"]), str(data["detail"])
     return Alarm(
         what=what,
         id=row.id,
         severity="WARN" if word in _BAD else "INFO",
-        headline=f"{_WORDS.get(word, f'Approval {word}')}: {event_id}",
-        reason=str(row.data["detail"] or ""),
         subject=event_id,
-        more={**row.data, **_link(shared, page)},
+        data=shared.data(
+            f"{_WORDS.get(word, f'Approval {word}')}: {event_id}",
+            detail,
+            f"/events/{quote(event_id, safe='')}",
+            event_id=event_id,
+            decision=data["decision"],
+            via=data["via"],
+            detail=detail,
+            by=data["by"],
+        ),
     )
 
 
@@ -371,10 +396,5 @@ def _of_report(row: AlarmRow, shared: AlarmContext) -> Alarm:
         what=REPORT,
         id=row.id,
         severity="INFO",
-        headline=str(data["headline"]),
-        more={"lines": data["lines"], **_link(shared, page)},
+        data=shared.data(str(data["headline"]), "", page, lines=data["lines"]),
     )
-
-
-def _link(shared: AlarmContext, page: str) -> dict[str, object]:
-    return {"link": f"{shared.public_url}{page}"} if shared.public_url else {}

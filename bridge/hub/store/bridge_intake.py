@@ -114,6 +114,7 @@ def _bridge(state: BridgeState, origin: str) -> Values:
         "heard": rows.micros(state.heard),
         "first_heard": rows.micros(state.heard),
         "was_silent": False,
+        "has_beats": state.interval > 0,
         "reported": msgspec.json.encode(state),
     }
 

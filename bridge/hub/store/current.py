@@ -16,10 +16,9 @@ from sqlalchemy import ColumnElement, Connection, and_, func, select, update
 from bridge.events.vocabulary import KNOWN_TYPES, PRESENT
 from bridge.hub.bridges import Liveness, Offer, address_in, bridge_in, liveness
 from bridge.hub.decisions import SET_ASIDE, CurrentEvent, DecisionState, End, end_of
-from bridge.hub.facts import Address, Machine
+from bridge.hub.facts import Machine
 from bridge.hub.fold import Voice
 from bridge.hub.store.rows import (
-    Details,
     Entry,
     alarm,
     details_in,
@@ -30,7 +29,6 @@ from bridge.hub.store.rows import (
     state_in,
 )
 from bridge.hub.store.tables import (
-    addresses,
     bridges,
     decisions,
     events,
@@ -38,7 +36,6 @@ from bridge.hub.store.tables import (
     messages,
     offers,
 )
-from bridge.hub.store.tables import details as details_table
 from bridge.hub.targets import Claims, EventBridges, has_offered, targets_of
 from bridge.hub.view_rows import BridgeRow, Situation, StoredOutcome
 
@@ -55,7 +52,7 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
         return None
     life = state_in(row.state).latest
     azure = life.azure if life else None
-    details = details_of(connection, [key])[key]
+    details = details_in(row.details)
     voices = details.voices
     aside = aside_of(connection, [key])
     return CurrentEvent(
@@ -74,6 +71,7 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
         machines=life.machines if life else (),
         named=details.machines,
         voices=voices,
+        addresses=details.addresses,
         homes=homes_of(connection, [key], {key: voices})[key],
         aside=frozenset(vm_id for _, life, vm_id in aside if life == row.lives),
         is_by_others=life is not None and life.is_by_others,
@@ -117,14 +115,6 @@ def aside_of(connection: Connection, keys: Sequence[str]) -> set[tuple[str, int,
     return {(row[0], row[1], row[2]) for row in connection.execute(mine)}
 
 
-def details_of(connection: Connection, keys: Sequence[str]) -> dict[str, Details]:
-    """Return what the rules need to know of each event."""
-    query = select(details_table).where(details_table.c.event_key.in_(keys))
-    stored = connection.execute(query)
-    known = {row.event_key: details_in(row.body) for row in stored}
-    return {key: known.get(key, Details()) for key in keys}
-
-
 def _content_since(connection: Connection, key: str) -> datetime | None:
     """Return the time of the latest message with the content of an event."""
     query = select(func.max(messages.c.time)).where(
@@ -140,23 +130,13 @@ def event_bridges(
     is_open = not current.is_pinned  # to what any bridge says
     voices = () if is_open else {voice.reporter.vm_id for voice in current.voices}
     named_in_messages = [
-        (
-            Address(
-                source=row.origin,
-                entity=row.entity,
-                session=row.session,
-                prefix=row.prefix,
-            ),
-            row.vm_id,
-        )
-        for row in connection.execute(
-            select(addresses).where(addresses.c.event_key == current.key)
-        )
-        if is_open or row.vm_id in voices
+        (address, vm_id)
+        for address, vm_id in current.addresses
+        if is_open or vm_id in voices
     ]
     found = [
         row
-        for row in _bridge_rows_of(connection, current.key)
+        for row in _bridge_rows_of(connection, current)
         if is_open or row.vm_id in voices or _machine(row) in current.machines
     ]
     fleet = bridge_rows(connection, found, situation)
@@ -206,18 +186,17 @@ def _claims(
     return found
 
 
-def _bridge_rows_of(connection: Connection, key: str) -> list[Any]:
+def _bridge_rows_of(connection: Connection, current: CurrentEvent) -> list[Any]:
     """Return the rows of bridges that an event names, the last heard last.
 
-    They are those of its machines and of its addresses. A list of their names could be
-    longer than a statement may be.
+    They are those of its machines and of its addresses.
     """
     is_its_machine = is_at(machines.c, bridges.c)
     by_machine = select(bridges).join(machines, is_its_machine)
-    by_address = select(addresses.c.vm_id).where(addresses.c.event_key == key)
+    by_address = {vm_id for _, vm_id in current.addresses}
     found: dict[str, Any] = {}
     for query in (
-        by_machine.where(machines.c.event_key == key),
+        by_machine.where(machines.c.event_key == current.key),
         select(bridges).where(bridges.c.vm_id.in_(by_address)),
     ):
         found |= {row.vm_id: row for row in connection.execute(query)}

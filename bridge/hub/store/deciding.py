@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Connection, delete, select, update
 
 from bridge.hub import arm_rules
-from bridge.hub.access import Person
-from bridge.hub.choices import Approval
+from bridge.hub.choices import Approval, VoteRequest, VoteResult
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import (
     APPROVE,
@@ -40,42 +39,6 @@ from bridge.hub.targets import EventBridges, TargetChoice, Wishes
 from bridge.hub.view_rows import Situation
 from bridge.hub.vote_rules import missing_votes
 from bridge.signing.approval import signers as signing_keys
-
-
-class VoteRequest(Struct, frozen=True, kw_only=True):
-    """What one person asks.
-
-    Attributes:
-        key: the EventId in capitals.
-        asked: a vote, or another decision.
-        id: the id of the decision, if this vote completes one.
-    """
-
-    key: str
-    asked: Approval
-    person: Person
-    id: str
-
-
-class VoteResult(Struct, frozen=True, kw_only=True):
-    """The result of a vote or a refusal.
-
-    Attributes:
-        status: an HTTP status: 200 decided, 202 counted, or 403, 404, 409 refused.
-        words: why it was refused; "" = it was not.
-        is_changed: whether the event has changed since it was shown.
-        id: the id of the decision.
-        missing: how many more people must approve.
-        needs: what the request lacks: "address" = a contested address must be chosen;
-            "override" = a bridge would refuse it; "" = nothing.
-    """
-
-    status: int
-    words: str = ""
-    needs: str = ""
-    is_changed: bool = False
-    id: str | None = None
-    missing: int = 0
 
 
 class _Case(Struct):

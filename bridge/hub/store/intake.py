@@ -34,7 +34,6 @@ from bridge.hub.store.pin_rows import keep_rotations
 from bridge.hub.store.rows import marked
 from bridge.hub.store.tables import (
     decisions,
-    details,
     events,
     messages,
     unreadable,
@@ -117,13 +116,11 @@ def _surplus(
     See ``is_surplus``. One that is stored already is none: it may have another time.
     The batch holds nothing else of the event: an end, say, could make them count.
     """
-    keys = [key for key, row in before.items() if row["dropped"]]
-    if not keys:
-        return []
-    query = select(details).where(details.c.event_key.in_(keys))
     found = list[Incoming]()
-    for row in connection.execute(query).all():
-        known = rows.details_in(row.body)
+    for key, row in before.items():
+        if not row["dropped"]:
+            continue
+        known = rows.details_in(row["details"])
         if known.full is None:
             continue
         heeded = set(known.heeded)
@@ -132,7 +129,7 @@ def _surplus(
             one
             for one in with_fact
             if one.fact is not None
-            and one.fact.key == row.event_key
+            and one.fact.key == key
             and is_surplus(one.fact, known.full, named, heeded)
         ]
     stored = _stored(connection, found)
@@ -211,7 +208,7 @@ def _fold_again(
         connection,
         [
             {
-                **rows.event_row(state),
+                **rows.event_row(state, found[key]),
                 **times[key],
                 **_counts(before.get(key), found[key], now),
             }

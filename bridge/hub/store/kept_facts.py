@@ -17,21 +17,15 @@ from sqlalchemy import Connection, bindparam, delete, select, update
 
 from bridge.events.document import ScheduledEvent
 from bridge.hub import azure_messages, bridge_messages
-from bridge.hub.facts import AZURE, Fact, Note, Trust
+from bridge.hub.facts import AZURE, Fact, Note
 from bridge.hub.fold import Folded, fold_in
 from bridge.hub.occurrences import MOST_OUTCOMES, Past, Reading
 from bridge.hub.pins import Pins
 from bridge.hub.store import rows
-from bridge.hub.store.engine import Values, insert, put, upsert
-from bridge.hub.store.tables import (
-    addresses,
-    decisions,
-    details,
-    messages,
-)
+from bridge.hub.store.engine import Values, insert, put
+from bridge.hub.store.tables import decisions, messages
 
 _KEY = ("event_key", "source", "id", "vm_id", "content")
-_PLACE = ("event_key", "origin", "entity", "session", "prefix", "vm_id")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Fact).decode
 
@@ -99,13 +93,11 @@ class KeptFacts(Struct, kw_only=True):
     Attributes:
         stored: the stored facts, by event and report.
         fresh: the new messages that have a fact, by event.
-        details: the stored details of events, as JSON.
     """
 
     connection: Connection
     stored: Mapping[str, Mapping[tuple[str, ...], Fact]]
     fresh: Mapping[str, Sequence[Incoming]]
-    details: Mapping[str, bytes]
     _bodies: dict[str, Incoming] = field(default_factory=dict)
     _events: dict[str, ScheduledEvent | None] = field(default_factory=dict)
 
@@ -128,13 +120,7 @@ class KeptFacts(Struct, kw_only=True):
         for one in fresh:
             if one.fact is not None:
                 by_key[one.fact.key].append(one)
-        more = select(details).where(details.c.event_key.in_(keys))
-        made = cls(
-            connection=connection,
-            stored=stored,
-            fresh=by_key,
-            details={row.event_key: row.body for row in connection.execute(more)},
-        )
+        made = cls(connection=connection, stored=stored, fresh=by_key)
         for one in fresh:
             if one.fact is not None:
                 made._bodies[one.fact.digest] = one
@@ -149,8 +135,9 @@ class KeptFacts(Struct, kw_only=True):
             before: its stored row; None = the event is new.
             now: a moment that is over; None = that of the last message.
         """
-        known, past = self.details.get(key), Past()
+        lists, past = dict[str, tuple[str, ...]](), Past()
         if before is not None:
+            lists = dict(rows.details_in(before["details"]).lists)
             until, as_of = before["before_until"], rows.moment_of(before["as_of"])
             past = Past(
                 lives=before["lives_before"],
@@ -159,7 +146,6 @@ class KeptFacts(Struct, kw_only=True):
             now = max(as_of, now) if now else as_of
         fresh = (one.fact for one in self.fresh.get(key, ()) if one.fact)
         facts = (*self.stored[key].values(), *fresh)
-        lists = rows.details_in(known).lists if known else {}
         return fold_in(
             facts,
             reading=Reading(
@@ -221,8 +207,6 @@ class KeptFacts(Struct, kw_only=True):
             change = update(messages).where(*here)
             put(self.connection, change.values({n: bindparam(n) for n in names}), these)
         put(self.connection, delete(messages).where(*here), gone)
-        self._keep_addresses(found)
-        self._keep_details(found)
 
     def _change(self, key: str, fact: Fact, stored: Fact) -> Values:
         """Return the change of a row; without the body, if that stays the same."""
@@ -249,47 +233,8 @@ class KeptFacts(Struct, kw_only=True):
             "body": one.body,
         }
 
-    def _keep_addresses(self, found: Mapping[str, Folded]) -> None:
-        """Store the addresses in kept messages, each with the vmId of its bridge."""
-        new, gone = list[Values](), list[Values]()
-        for key, one in found.items():
-            before = {_address(key, fact) for fact in self.stored[key].values()}
-            now = {_address(key, fact): fact.enqueued for fact in one.kept}
-            for place, heard in now.items():
-                if place is not None and place not in before:
-                    named = dict(zip(_PLACE, place, strict=True))
-                    new.append({**named, "heard": rows.micros(heard)})
-            for place in before - set(now):
-                if place is not None:
-                    pairs = zip(_PLACE, place, strict=True)
-                    gone.append({f"b_{name}": value for name, value in pairs})
-        put(self.connection, insert(addresses).on_conflict_do_nothing(), new)
-        here = [addresses.c[name] == bindparam(f"b_{name}") for name in _PLACE]
-        put(self.connection, delete(addresses).where(*here), gone)
-
-    def _keep_details(self, found: Mapping[str, Folded]) -> None:
-        bodies = {
-            key: rows.details_json(one)
-            for key, one in found.items()
-            if one.state is not None
-        }
-        changed: list[Values] = [
-            {"event_key": key, "body": body}
-            for key, body in bodies.items()
-            if self.details.get(key) != body
-        ]
-        put(self.connection, upsert(details, "body"), changed)
-
 
 def _name(key: str, fact: Fact) -> Values:
     """Return the parameters that name the row of a fact."""
     named = zip(_KEY, (key, *fact.report), strict=True)
     return {f"b_{name}": value for name, value in named}
-
-
-def _address(key: str, fact: Fact) -> tuple[str, ...] | None:
-    where = fact.address
-    if where is None or fact.trust is not Trust.PLAIN:
-        return None  # nobody signs ReplyTo: a pinned bridge offers where it takes them
-    place = (where.source, where.entity, where.session, where.prefix)
-    return key, *place, fact.reporter.vm_id

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, func, select, true, tuple_
 from bridge.events.cloudevent import clean
 from bridge.events.document import ScheduledEvent
 from bridge.hub import arm_rules
-from bridge.hub.answers import NAMES, DecisionRow
+from bridge.hub.answers import NAMES, BridgesAsked, DecisionRow
 from bridge.hub.bridges import Liveness, bridge_in
 from bridge.hub.choices import (
     NO_OPTIONS,
@@ -36,36 +36,24 @@ _SCANNED = 1000
 _UNREAD = timedelta(days=1)
 
 
-def fleet(  # noqa: PLR0913 - each is a part of what is asked
-    connection: Connection,
-    situation: Situation,
-    *,
-    state: str = "",
-    text: str = "",
-    after: str = "",
-    limit: int = PAGE,
+def fleet(
+    connection: Connection, situation: Situation, asked: BridgesAsked
 ) -> tuple[list[BridgeRow], str]:
     """Return bridges in the order of their vmIds, and the cursor of the next ones.
 
-    Args:
-        connection: a connection within a transaction.
-        situation: the current Situation.
-        state: a value of Liveness; "" = all. It depends on the time, so the bridges
-            are looked at one by one until there are enough.
-        text: the beginning of a name; "" = all.
-        after: the cursor of the previous ones; "" = the first ones.
-        limit: how many at most.
+    The state of a bridge depends on the time, so the bridges are looked at one by one
+    until there are enough.
     """
-    query = select(bridges).where(_is_named(text))
-    found, at_once = list[BridgeRow](), _SCANNED if state else limit
+    query, after = select(bridges).where(_is_named(asked.text)), asked.cursor
+    found, at_once = list[BridgeRow](), _SCANNED if asked.state else asked.limit
     while True:
         chunk = query.where(bridges.c.vm_id > after).order_by(bridges.c.vm_id)
         rows = connection.execute(chunk.limit(at_once)).all()
         for row in bridge_rows(connection, rows, situation):
             after = row.vm_id
-            if state in {"", row.liveness.value}:
+            if asked.state in {None, row.liveness}:
                 found.append(row)
-            if len(found) == limit:
+            if len(found) == asked.limit:
                 return found, after
         if len(rows) < at_once:
             return found, ""
@@ -102,13 +90,28 @@ def has_bridges(connection: Connection) -> bool:
     return connection.scalar(select(bridges.c.vm_id).limit(1)) is not None
 
 
-def may_tell(connection: Connection, situation: Situation) -> bool:
-    """Whether any bridge may run: neither all have stopped, nor all are gone."""
+def count_running(
+    connection: Connection, situation: Situation, *wanted: ColumnElement[bool]
+) -> int:
+    """Return how many bridges may run; at most 200, the last heard.
+
+    They have not stopped, and are not gone.
+
+    Args:
+        connection: a connection within a transaction.
+        situation: the current Situation.
+        wanted: further conditions.
+    """
     of = bridges.c
     is_on = [func.coalesce(end, 0) < of.heard for end in (of.stopped, of.forgotten)]
-    last = select(bridges).where(*is_on).order_by(of.heard.desc()).limit(PAGE)
+    last = select(bridges).where(*is_on, *wanted).order_by(of.heard.desc()).limit(PAGE)
     rows = bridge_rows(connection, connection.execute(last).all(), situation)
-    return any(row.liveness is not Liveness.GONE for row in rows)
+    return sum(row.liveness is not Liveness.GONE for row in rows)
+
+
+def count_unwatched(connection: Connection, situation: Situation) -> int:
+    """Return how many of them send no heartbeats: their silence says nothing."""
+    return count_running(connection, situation, bridges.c.has_beats.is_(False))
 
 
 def bridges_like(

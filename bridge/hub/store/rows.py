@@ -1,6 +1,6 @@
 """Converts states of events into rows, and values of rows back. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self, TypeVar
 
@@ -16,7 +16,7 @@ from bridge.events.vocabulary import APPROVED
 from bridge.hub import view_rows
 from bridge.hub.answers import NAMES, AzureReport, OccurrenceRow
 from bridge.hub.decisions import CurrentEvent
-from bridge.hub.facts import Fact, Machine, Trust, digest_of
+from bridge.hub.facts import Address, Fact, Machine, Trust, digest_of
 from bridge.hub.facts import text as text_of
 from bridge.hub.fold import Folded, Occurrence, State, Voice
 from bridge.hub.occurrences import Place
@@ -62,8 +62,13 @@ def made(kind: type[R], source: object, /, **given: Any) -> R:
     return kind(**{name: getattr(source, name) for name in names}, **given)
 
 
-def event_row(state: State) -> Values:
-    """Return the row of an event, without the columns about when messages came."""
+def event_row(state: State, folded: Folded) -> Values:
+    """Return the row of an event, without the columns about when messages came.
+
+    Args:
+        state: the state of the event.
+        folded: that state, with the messages it is derived from.
+    """
     now = state.now
     event = now.event if now else None
     not_before = event.not_before if event else None
@@ -98,6 +103,7 @@ def event_row(state: State) -> Values:
                 outcomes=outcomes_of(state),
             )
         ),
+        "details": _encode(_details(now, folded)),
     }
 
 
@@ -214,6 +220,7 @@ class Details(Struct, frozen=True, kw_only=True):
     Attributes:
         named: the machines in Resources: subscription, group, names.
         voices: who has reported it.
+        addresses: those in kept messages, each with the vmId of its reporter.
         is_pinned: see ``Occurrence``.
         lists: the short lists of names that were needed: the next fold need not read
             them from bodies.
@@ -223,6 +230,7 @@ class Details(Struct, frozen=True, kw_only=True):
 
     named: Named = ()
     voices: tuple[Voice, ...] = ()
+    addresses: tuple[tuple[Address, str], ...] = ()
     is_pinned: bool = False
     lists: Mapping[str, tuple[str, ...]] = {}
     full: datetime | None = None
@@ -241,24 +249,31 @@ class Details(Struct, frozen=True, kw_only=True):
 details_in = msgspec.json.Decoder(Details).decode
 
 
-def details_json(folded: Folded) -> bytes:
-    """Return the details of an event, as they are stored."""
-    now = folded.state.now if folded.state else None
+def _details(now: Occurrence | None, folded: Folded) -> Details:
     room, kept = _MOST_LISTED, dict[str, tuple[str, ...]]()
     for name, names in sorted(folded.lists.items()):
         room -= len(names)
         if room >= 0:
             kept[name] = names
-    return _encode(
-        Details(
-            named=_by_group(now.named if now else ()),
-            voices=now.voices if now else (),
-            is_pinned=bool(now and now.is_pinned),
-            lists=kept,
-            full=folded.full,
-            heeded=folded.heeded,
-        )
+    return Details(
+        named=_by_group(now.named if now else ()),
+        voices=now.voices if now else (),
+        addresses=tuple(sorted(set(_addresses(folded.kept)))),
+        is_pinned=bool(now and now.is_pinned),
+        lists=kept,
+        full=folded.full,
+        heeded=folded.heeded,
     )
+
+
+def _addresses(kept: Sequence[Fact]) -> Iterator[tuple[Address, str]]:
+    """Yield the addresses in messages.
+
+    Nobody signs ReplyTo: a pinned bridge offers where it takes approvals.
+    """
+    for fact in kept:
+        if fact.address is not None and fact.trust is Trust.PLAIN:
+            yield fact.address, fact.reporter.vm_id
 
 
 def _by_group(machines: tuple[Machine, ...]) -> Named:

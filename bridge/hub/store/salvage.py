@@ -46,14 +46,12 @@ from bridge.hub.store.tables import (
     metadata,
     notes,
     trail,
+    unreadable,
     votes,
 )
 
 _FIRST = (votes, decisions, trail, meta, alarms, bridges, events)
-_JSON = {
-    *(events.c.state, bridges.c.reported, alarms.c.data, votes.c.seen),
-    *(decisions.c.persons, messages.c.body),
-}
+_NO_JSON = {unreadable.c.body, decisions.c.message}  # all other bytes are JSON
 _OF_PERSONS = {votes, decisions, trail}
 _STAYS = _OF_PERSONS | {notes}  # what the messages of an event do not hold
 _PAGE = 4096
@@ -75,7 +73,7 @@ def _is_value(column: Any, value: object) -> bool:
     if value is None:
         return bool(column.nullable)
     if isinstance(column.type, LargeBinary):
-        return type(value) is bytes and (column not in _JSON or _is_json(value))
+        return type(value) is bytes and (column in _NO_JSON or _is_json(value))
     if isinstance(column.type, String):
         return type(value) is str
     if isinstance(column.type, Boolean):
@@ -85,7 +83,7 @@ def _is_value(column: Any, value: object) -> bool:
 
 def _is_json(body: bytes) -> bool:
     try:
-        orjson.loads(body)
+        orjson.loads(body.removeprefix(b"\xef\xbb\xbf"))  # as ``facts.object_in``
     except orjson.JSONDecodeError:
         return False
     return True

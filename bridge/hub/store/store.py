@@ -13,16 +13,16 @@ import logging
 import sys
 import threading
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import ParamSpec, TypeVar
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar
 
 from msgspec import Struct, field
 from sqlalchemy import Connection, Engine, delete
 
-from bridge.foundation.daemon_threads import Pool
 from bridge.foundation.errors import (
     HubSchemaError,
     HubStoreAwayError,
@@ -91,7 +91,7 @@ class Job(Struct, eq=False):
     Work is the time of the processor: to wait for the database is no work.
 
     Attributes:
-        running: the jobs that run now.
+        running: the jobs that run now in its group of threads.
         place: makes sure that the file is in its place; it raises HubStoreAwayError.
             None = there is no file.
     """
@@ -148,6 +148,61 @@ class Job(Struct, eq=False):
         return any(now[one] - before.get(one, 0.0) >= seconds for one in now)
 
 
+class Pool(Executor):
+    """A group of threads that make calls in the order of ``submit``.
+
+    The process can end while one of them hangs, as with the disk below it.
+
+    Attributes:
+        running: the jobs that run now.
+
+    Args:
+        count: the number of threads; they are started with the first calls.
+        name: the name of the threads.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self.running = set[Job]()
+        self._count, self._name = count, name
+        self._calls = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]()
+        self._threads = list[threading.Thread]()
+
+    def submit(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Future[T]:
+        """Let one of the threads make a call. Only one thread may use this method."""
+        future: Future[T] = Future()
+        self._calls.put((future, partial(fn, *args, **kwargs)))
+        if len(self._threads) < self._count:
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return future
+
+    def _run(self) -> None:
+        while (waiting := self._calls.get()) is not None:
+            future, call = waiting
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(call())
+            except Exception as error:  # noqa: BLE001 - passed to the caller
+                future.set_exception(error)
+
+    def close(self, patience: float) -> None:
+        """End the threads after all waiting calls; do not wait for a call that hangs.
+
+        Args:
+            patience: seconds to wait for each thread.
+        """
+        for _ in self._threads:
+            self._calls.put(None)
+        for thread in self._threads:
+            thread.join(patience)
+            if thread.is_alive():
+                return
+
+
 class Store(Struct, frozen=True, kw_only=True):
     """An open store. Created by ``open_store``.
 
@@ -155,7 +210,6 @@ class Store(Struct, frozen=True, kw_only=True):
         longest: seconds until a database without an answer counts as away.
         work_seconds: how long a message may take to be stored, without waiting.
         health: whether it can be used.
-        jobs: the transactions that run now in each group of threads.
         place: of the SQLite file; None = PostgreSQL.
         pinned: the keys of bridges.
     """
@@ -167,7 +221,6 @@ class Store(Struct, frozen=True, kw_only=True):
     longest: float = _LONGEST
     work_seconds: float = _WORK_SECONDS
     health: Health = field(default_factory=Health)
-    jobs: dict[Pool, set[Job]] = field(default_factory=lambda: defaultdict(set))
     place: Place | None = None
     pinned: KnownPins = field(default_factory=KnownPins)
 
@@ -210,7 +263,7 @@ class Store(Struct, frozen=True, kw_only=True):
         while the threads work; if they wait for the database, it is away.
         """
         place = None if self.place is None else self._in_place(database)
-        job, loop = Job(self.jobs[threads], place), asyncio.get_running_loop()
+        job, loop = Job(threads.running, place), asyncio.get_running_loop()
         future = loop.run_in_executor(threads, job.run, database, work)
         try:
             while not (await asyncio.wait({future}, timeout=self.longest))[0]:

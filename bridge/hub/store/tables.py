@@ -60,13 +60,6 @@ messages = Table(
     Index("messages_once", "event_key", *_REPORT, unique=True),
 )
 
-addresses = Table(
-    "addresses",
-    metadata,
-    *_texts("event_key", "origin", "entity", "session", "prefix", "vm_id", key=True),
-    _moment("heard"),
-)
-
 events = Table(
     "events",
     metadata,
@@ -98,18 +91,12 @@ events = Table(
     _moment("azure_seen", may_be_none=True),
     Column("summary", LargeBinary, nullable=False),  # of the state, what lists show
     Column("state", LargeBinary, nullable=False),
+    Column("details", LargeBinary, nullable=False),  # what the rules need, as JSON
     Index("events_version", "version"),
     Index("events_open", "is_open", "not_before"),
     Index("events_told", "told"),
     Index("events_opened", "opened"),
     Index("events_said", "said_until"),
-)
-
-details = Table(
-    "details",
-    metadata,
-    _text("event_key", key=True),
-    Column("body", LargeBinary, nullable=False),  # who has reported it, as JSON
 )
 
 machines = Table(
@@ -130,6 +117,7 @@ bridges = Table(
     _moment("stopped", may_be_none=True),  # when its last word that it stops was heard
     _moment("forgotten", may_be_none=True),  # when a person declared it gone
     Column("was_silent", Boolean, nullable=False),
+    Column("has_beats", Boolean, nullable=False),  # whether it sends heartbeats
     Column("reported", LargeBinary, nullable=False),  # a BridgeState as JSON
     Index("bridges_name", "name"),
     Index("bridges_resource", "resource"),

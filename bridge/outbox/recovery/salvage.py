@@ -19,7 +19,7 @@ from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import Reason
 from bridge.foundation.sqlite_files import READING, limited, text_of
-from bridge.outbox.records import AGAIN, CHECKPOINT, STATES, UNREADABLE, Content
+from bridge.outbox.records import AGAIN, CHECKPOINT, STATES, UNREADABLE, Item
 from bridge.outbox.storage.file import connect
 from bridge.outbox.storage.journal import BROKEN, damage_of, write
 from bridge.outbox.storage.schema import TABLES, Table
@@ -111,7 +111,7 @@ class _Rescue:
     known: frozenset[str] = frozenset()
     lost: set[str] = field(default_factory=set)
     is_any_lost: bool = False
-    _items: dict[int, Content | None] = field(default_factory=dict)  # None = damaged
+    _items: dict[int, Item | None] = field(default_factory=dict)  # None = damaged
 
     def run(self) -> None:
         """Copy the most important tables first: there may be no time for all."""
@@ -185,9 +185,9 @@ class _Rescue:
     def _as_dead_letter(self, row: Row) -> Row:
         """Return a delivery changed to a dead letter, and note its event as lost."""
         self.found.unreadable += 1
-        content = self._item(row["item"], row["key"])
-        is_reply = content is not None and content.kind == "reply"
-        key = row["key"] or (content and content.key)
+        item = self._item(row["item"], row["key"])
+        is_reply = item is not None and item.kind == "reply"
+        key = row["key"] or (item and item.key)
         if key is not None and not is_reply:
             self.lost.add(key)
         self.is_any_lost |= key is None
@@ -199,12 +199,12 @@ class _Rescue:
             "settled": self.now,
         }
 
-    def _item(self, number: int, key: str | None) -> Content | None:
+    def _item(self, number: int, key: str | None) -> Item | None:
         """Copy an item; if it is damaged, insert a placeholder and return None."""
         if number not in self._items:
             row = self._read_item(number)
             if row and _ITEMS.is_sound(tuple(row.values())):
-                self._items[number] = _intact_content(row)
+                self._items[number] = _intact(row)
             if self._items.setdefault(number, None) is None:
                 row = _made_sound(_ITEMS, {**row, "id": number}, self.now)
                 row = {**row, "key": row["key"] or key, "checksum": BROKEN}
@@ -264,11 +264,10 @@ class _Rescue:
         self.found.unreadable += 1
 
 
-def _intact_content(row: Row) -> Content | None:
-    """Return the content of an item; None if its checksum is wrong."""
-    content = Content(**{name: row[name] for name in Content._fields})
-    damage = damage_of(row["id"], content, row.get("checksum"))
-    return content if damage is None else None
+def _intact(row: Row) -> Item | None:
+    """Return an item; None if its checksum is wrong."""
+    item = Item(**{name: row[name] for name in Item._fields[:-1]})
+    return item if damage_of(item, row["checksum"]) is None else None
 
 
 def _made_sound(table: Table, row: Row, now: float) -> Row:

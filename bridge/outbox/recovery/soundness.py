@@ -10,7 +10,7 @@ from contextlib import closing
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import OutboxCorruptError
 from bridge.foundation.sqlite_files import limited
-from bridge.outbox.storage.schema import TABLES, Table, create
+from bridge.outbox.storage.schema import TABLES, Table, empty
 
 _HIGHEST = 2**53  # for the id of a row; no real file reaches it
 
@@ -50,8 +50,7 @@ def _check_schema(db: sqlite3.Connection) -> None:
 
     A newer program may have added some.
     """
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
-        create(model)
+    with closing(empty()) as model:
         if not _schema_of(model) <= _schema_of(db):
             raise OutboxCorruptError("the state file is damaged: its schema differs")
 

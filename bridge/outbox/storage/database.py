@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from msgspec.structs import replace
@@ -31,16 +30,8 @@ from bridge.foundation.errors import (
     OutboxThreadDiedError,
     OutboxUnavailableError,
 )
-from bridge.outbox.storage.file import (
-    NOT_OURS,
-    Connect,
-    Connection,
-    File,
-    as_outbox_error,
-    empty,
-    is_damage,
-    is_unwritable,
-)
+from bridge.foundation.sqlite_files import as_outbox_error, is_damage, is_unwritable
+from bridge.outbox.storage.file import NOT_OURS, Connection, File
 from bridge.outbox.storage.journal import (
     Ask,
     Done,
@@ -50,7 +41,7 @@ from bridge.outbox.storage.journal import (
     ThreadDriver,
     Timings,
 )
-from bridge.outbox.storage.lock import Place
+from bridge.outbox.storage.schema import empty
 
 log = logging.getLogger(__name__)
 
@@ -107,36 +98,26 @@ class Database:
 
     @classmethod
     @asynccontextmanager
-    async def open(  # noqa: PLR0913 - what it is made of
+    async def open(
         cls,
-        path: Path,
+        file: File,
         *,
-        may_degrade: bool = False,
         timings: Timings | None = None,
-        on_trouble: Callable[[str], object] = str,
-        place: Place | None = None,
         driver: Driver | None = None,
-        connect: Connect | None = None,
     ) -> AsyncIterator["Database"]:
         """Open the file; at the end, write what gathers, and close it.
 
         Args:
-            path: the file.
-            may_degrade: go on in memory while the disk cannot be written or hangs.
+            file: the file.
             timings: the limits; None = the defaults.
-            on_trouble: see ``File``.
-            place: checks whether the file is still where it was opened; None = no such
-                check.
             driver: does the work; None = a thread.
-            connect: opens the file; None = as usual.
 
         Raises:
             OutboxError: the file cannot be used.
         """
         timings = timings or Timings()
-        if not may_degrade:
+        if not file.may_degrade:
             timings = replace(timings, patience=math.inf)
-        file = File(path, may_degrade, connect, place, on_trouble)
         database = cls(file, timings, driver or ThreadDriver())
         try:
             await database._open()
@@ -157,8 +138,7 @@ class Database:
     @property
     def lost(self) -> str | None:
         """What was lost or moved aside when the file was examined; None = nothing."""
-        place = self._file.place
-        return None if place is None else place.lost
+        return self._file.lost
 
     @property
     def is_busy(self) -> bool:
@@ -167,28 +147,21 @@ class Database:
 
     # -- rows ----------------------------------------------------------------
 
-    def put(
-        self,
-        rows: Rows,
-        then: Callable[[bool], None] | None = None,
-        late: Callable[[], None] | None = None,
-    ) -> None:
+    def put(self, rows: Rows, then: Callable[[bool], None] | None = None) -> None:
         """Take rows, which are written together with what else gathers.
 
         Args:
             rows: the rows.
-            then: called once in the loop: with True when they are on the disk, or with
-                False after ``patience`` or if the disk refuses them. In the second case
+            then: called in the loop: with True when they are on the disk, and before
+                with False after ``patience``, or if the disk refuses them. After that
                 they are written later, unless they alone were refused.
-            late: called in the loop when they are on the disk after ``then`` was called
-                with False.
 
         Raises:
             OutboxClosedError: the file is closed.
             OutboxError: its worker has died.
         """
         self._demand_life()
-        commit = self.journal.put(rows, self._loop.time(), then, late)
+        commit = self.journal.put(rows, self._loop.time(), then)
         if self.fault is None:
             self._next_soon()
         elif then is not None:
@@ -197,16 +170,16 @@ class Database:
     # -- questions -----------------------------------------------------------
 
     @overload
-    async def read(self, job: Callable[[Connection], T]) -> T: ...
+    def read(self, job: Callable[[Connection], T]) -> asyncio.Future[T]: ...
 
     @overload
-    async def read(
+    def read(
         self, job: Callable[[Connection], T], then: Callable[[T], U]
-    ) -> U: ...
+    ) -> asyncio.Future[U]: ...
 
-    async def read(
+    def read(
         self, job: Callable[[Connection], T], then: Callable[[T], Any] | None = None
-    ) -> Any:
+    ) -> asyncio.Future[Any]:
         """Run a job that only reads, after all that was put before is written.
 
         While the disk refuses, it reads what the file has.
@@ -220,19 +193,16 @@ class Database:
             OutboxUnavailableError: the disk has not answered for ``patience``.
             OutboxError: the job failed.
         """
+        then = then or _same
         if self.is_blank:
             self._demand_life()
             self._blank = self._blank or empty()
-            return (then or _same)(job(self._blank))
-        return await self.begin_read(job, then or _same)
+            found = self._loop.create_future()
+            found.set_result(then(job(self._blank)))
+            return found
 
-    def begin_read(
-        self, job: Callable[[Connection], T], then: Callable[[T], U]
-    ) -> asyncio.Future[U]:
-        """Begin what ``read`` does, of the real file; raises its errors, too."""
-
-        def taken(found: tuple[T, str | None]) -> U:
-            result, fault = found
+        def taken(read: tuple[T, str | None]) -> Any:
+            result, fault = read
             if fault is not None and self.fault is None and self._file.may_degrade:
                 self._degrade(fault)
             return then(result)
@@ -327,7 +297,10 @@ class Database:
         finish, self._finish = self._finish, None
         was_hanging, self.is_hanging = self.is_hanging, False
         if self._death is None and finish is not None:
-            finish(result, error)
+            try:
+                finish(result, error)
+            except Exception as fault:  # noqa: BLE001 - a bug: no work would ever begin again
+                self._died(fault)
         is_late = was_hanging and error is None and self.fault is not None
         if is_late and self._healing is None and not self._is_writing_back:
             self._healing = self._loop.create_future()
@@ -355,7 +328,7 @@ class Database:
 
     def _asked(self, result: Any, error: BaseException | None) -> None:
         """Answer a question."""
-        ask, self._asking = self._asking, None
+        ask = self._asking
         is_read = ask is None or ask.is_read
         is_of_disk = is_read and error is not None and is_unwritable(error)
         is_end = isinstance(error, MemoryError) or not isinstance(
@@ -365,6 +338,7 @@ class Database:
             self._failed(error)
         if ask is not None:
             ask.answer(result, self._death or as_outbox_error(error))
+        self._asking = None
 
     def _failed(self, error: BaseException) -> None:
         """Go on in memory if the disk may work again; else end."""

@@ -1,4 +1,4 @@
-"""The state file as its thread uses it: how it is opened, and what its errors mean.
+"""The state file as its thread uses it: opened, written, and in its place.
 
 Nothing here knows of threads.
 
@@ -9,8 +9,6 @@ not open ──open──▶ open ──the file or its lock is gone, or fails�
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,16 +19,23 @@ from bridge.foundation.errors import (
     NewerSchemaError,
     OlderSchemaError,
     OutboxCorruptError,
-    OutboxError,
     OutboxFullError,
     OutboxLockedError,
     OutboxUnavailableError,
 )
 from bridge.foundation.privileges import enter, make_private, no_file
-from bridge.foundation.sqlite_files import has_log
-from bridge.outbox.storage.journal import Commit, write
-from bridge.outbox.storage.lock import Place
-from bridge.outbox.storage.schema import SCHEMA, create, version
+from bridge.foundation.sqlite_files import (
+    as_outbox_error,
+    copy_to,
+    has_log,
+    is_damage,
+    is_unwritable,
+    translated,
+)
+from bridge.outbox.records import is_other
+from bridge.outbox.storage.journal import Commit, owner_in, write
+from bridge.outbox.storage.lock import FileId, StateLock, identity_of
+from bridge.outbox.storage.schema import create, empty, opened, readable
 
 T = TypeVar("T")
 
@@ -40,21 +45,15 @@ BUSY_SECONDS = 2.5
 SHORT_BUSY_SECONDS = 1.0
 _WAL_BYTES = 4 * 1024 * 1024  # after a large transaction, the log is cut to this
 
-_UNWRITABLE = ("FULL", "IOERR", "READONLY", "BUSY", "LOCKED", "CANTOPEN", "PROTOCOL")
-_DAMAGED = ("CORRUPT", "NOTADB")
 _TRANSIENT = (OutboxUnavailableError, OutboxFullError)  # no sign of damage
 NOT_OURS = (ForeignDatabaseError, NewerSchemaError, OutboxLockedError)
-
-# One damaged text must not prevent all other rows from being read.
-readable = partial(str, encoding="utf-8", errors="replace")
 
 Connection = sqlite3.Connection
 Connect = Callable[[Path], Connection]
 
+MUCH = 5000  # rows, whose memory is worth to be given back
 # With these errors the connection itself is useless: it was opened while the file
 # system was read-only, or the file system is gone. Opening the file again may help.
-MUCH = 5000  # rows, whose memory is worth to be given back
-_rows_of = attrgetter("rows")
 _STALE = ("SQLITE_READONLY", "SQLITE_IOERR")
 
 
@@ -100,43 +99,6 @@ def connect(
     return connection
 
 
-def is_unwritable(error: BaseException) -> bool:
-    """Whether the disk or another process caused the error, so that it may end."""
-    if isinstance(error, OutboxError):
-        return isinstance(error, OutboxUnavailableError)
-    return _is_one_of(error, _UNWRITABLE)
-
-
-def translated(error: Exception, text: str) -> OutboxError:
-    """Convert an error to an OutboxError, with ``text`` before its own text."""
-    kind = OutboxError
-    if isinstance(error, sqlite3.Error) and is_unwritable(error):
-        kind = OutboxUnavailableError
-    elif _is_one_of(error, _DAMAGED):
-        kind = OutboxCorruptError
-    fault = kind(f"{text}: {error}")
-    fault.__cause__ = error
-    return fault
-
-
-def _is_one_of(error: BaseException, kinds: tuple[str, ...]) -> bool:
-    name = getattr(error, "sqlite_errorname", "").removeprefix("SQLITE_")
-    return name.startswith(kinds)
-
-
-def is_damage(error: BaseException) -> bool:
-    """Whether the content of the file caused the error."""
-    return isinstance(error, OutboxCorruptError | MemoryError) or (
-        isinstance(error, sqlite3.Error) and _is_one_of(error, _DAMAGED)
-    )
-
-
-def as_outbox_error(error: BaseException | None) -> BaseException | None:
-    """Return an error of SQLite as an OutboxError, any other unchanged."""
-    text = "the state file cannot be read or written"
-    return translated(error, text) if isinstance(error, sqlite3.Error) else error
-
-
 @contextmanager
 def transaction(db: Connection) -> Iterator[Connection]:
     """Commit what is done meanwhile; after an error, nothing of it.
@@ -155,24 +117,38 @@ def transaction(db: Connection) -> Iterator[Connection]:
 
 
 class File(Struct):
-    """The state file.
+    """The state file, in its place.
+
+    Nothing is written to it before it was examined with the lock held: it may be
+    damaged, or of another VM; and nothing while it, its log or its lock is gone.
 
     Attributes:
         path: the path of the file.
         may_degrade: whether its owner goes on in memory when the disk fails.
         connect: opens the file; None = as usual.
-        place: checks whether the file is still there; None = no such check.
+        lock: of the file; None = it is not locked.
+        vm_id: of this VM; None = not known.
+        check: checks the file, and moves it aside if it cannot be used here; returns
+            what was lost or moved aside, None = nothing; raises OutboxError. None = the
+            file is used as it is.
         on_trouble: called with the fault of each piece of work that failed, if an
             intact file would not cause this fault.
+        lost: what ``check`` has returned.
     """
 
     path: Path
     may_degrade: bool = False
     connect: Connect | None = None
-    place: Place | None = None
+    lock: StateLock | None = None
+    vm_id: str | None = None
+    check: Callable[[], str | None] | None = None
     on_trouble: Callable[[str], object] = str
+    lost: str | None = None
     _db: Connection | None = None
     _copy: Connection | None = None  # for reads while the file is not open
+    _unexamined: str | None = None  # why it was not examined; None = it was
+    # What was opened: the file, and SQLite's log, whose rows are not in the file yet.
+    _ids: tuple[FileId | None, FileId | None] = (None, None)
     _rows: int = 0  # that were written since memory was given back
 
     @property
@@ -194,8 +170,7 @@ class File(Struct):
             OutboxUnavailableError: it cannot be opened now.
             OutboxError: it must not be used.
         """
-        if self.place is not None and not self.place.is_examined:
-            self.place.examine()
+        self._examine()
         self._demand_place()
         self._db = self._connected()
 
@@ -209,18 +184,17 @@ class File(Struct):
             OutboxCorruptError: the file is damaged.
         """
         try:
-            self._copy = _read_only(self.path)
+            found = _read_only(self.path)
         except OutboxCorruptError:
-            if self.place is None or self.place.is_examined:
+            if self._unexamined is None:
                 raise
-        place = self.place
-        if self._copy is not None and place and not place.accepts(self._copy):
-            self._copy.close()
-            self._copy = None
-        if self._copy is not None:
-            return False
-        self._copy = empty()
-        return True
+            found = None
+        is_ours = self._unexamined is None or found is None
+        if found is not None and not is_ours and is_other(owner_in(found), self.vm_id):
+            found.close()
+            found = None
+        self._copy = empty() if found is None else found
+        return found is None
 
     def write(
         self, commits: Sequence[Commit], *, is_again: bool = False
@@ -260,7 +234,7 @@ class File(Struct):
     def _write(self, commits: Sequence[Commit]) -> dict[int, Exception]:
         try:
             with transaction(self.db) as db:
-                self._rows += write(db, map(_rows_of, commits))
+                self._rows += write(db, [one.rows for one in commits])
         except Exception as error:
             if is_unwritable(error) or is_damage(error):
                 raise
@@ -294,7 +268,7 @@ class File(Struct):
             sqlite3.Error, OutboxUnavailableError: it cannot be read.
         """
         try:
-            return job(self.db), None if self.place is None else self.place.fault()
+            return job(self.db), self._fault()
         except Exception as error:
             self._note(error)
             raise
@@ -316,10 +290,30 @@ class File(Struct):
     def regain(self) -> bool:
         """Make a file that failed usable again; return whether it was opened again.
 
+        The lock is taken again, and a file that was removed is written again, from what
+        the open connection still reads.
+
         Raises:
-            OutboxError: it cannot be made usable now.
+            OutboxError: another forwarder has the lock, another file is in its place,
+                or it cannot be made usable now.
         """
-        if self.place is not None and self.place.regain(self._db):
+        if self.lock is not None:
+            self.lock.take()
+        if self._unexamined is not None:
+            self._examine()
+        if (fault := self._barred()) is not None:
+            raise OutboxUnavailableError(fault)
+        if (missing := self._missing()) is not None:
+            if missing == str(self.path) and identity_of(self.path) is not None:
+                raise OutboxUnavailableError(f"another file stands at {self.path}")
+            if self._db is not None:
+                try:
+                    copy_to(self.path, self._db)
+                except (OSError, sqlite3.Error) as error:
+                    text = (
+                        f"the state file {self.path} cannot be written again: {error}"
+                    )
+                    raise OutboxUnavailableError(text) from error
             self.let_go()
         if self._db is not None:
             return False
@@ -366,17 +360,56 @@ class File(Struct):
             file = connect(self.path, busy=seconds)
         else:
             file = self.connect(self.path)
-        if self.place is not None:
-            self.place.opened()
+        self._ids = (identity_of(self.path), identity_of(f"{self.path}-wal"))
         return file
 
+    # -- its place -----------------------------------------------------------
+
+    def _examine(self) -> None:
+        """Examine the file if the lock is held and that is possible now.
+
+        Raises:
+            OutboxError: the file must not be used at all, for example because a newer
+                version has written it.
+        """
+        if self.check is None:
+            return
+        fault = None if self.lock is None else self.lock.fault()
+        if fault is None:
+            try:
+                self.lost = self.check() or self.lost
+            except OutboxUnavailableError as error:
+                fault = str(error)
+        self._unexamined = fault
+
+    def _barred(self) -> str | None:
+        """Return why the file must not be written, wherever it is."""
+        fault = None if self.lock is None else self.lock.fault()
+        return fault or self._unexamined
+
+    def _missing(self) -> str | None:
+        """Return what is not there any more: the file, or else its log."""
+        for path, was in zip(
+            (f"{self.path}", f"{self.path}-wal"), self._ids, strict=True
+        ):
+            if was is not None and identity_of(path) != was:
+                return path
+        return None
+
+    def _fault(self) -> str | None:
+        """Return why the file must not be used; None = it is there, and it is ours."""
+        if (fault := self._barred()) is not None:
+            return fault
+        missing = self._missing()
+        return None if missing is None else f"{missing} was removed or replaced"
+
     def _demand_place(self) -> None:
-        """Check that the file may be used.
+        """Make sure that the file may be used.
 
         Raises:
             OutboxUnavailableError: it may not.
         """
-        if self.place is not None and (fault := self.place.fault()) is not None:
+        if (fault := self._fault()) is not None:
             raise OutboxUnavailableError(fault)
 
 
@@ -393,47 +426,13 @@ def _read_only(path: Path) -> Connection | None:
         ways = ways[1:] if path.is_file() else []
     for how in ways:
         try:
-            return _opened(f"{path.absolute().as_uri()}?{how}")
+            return opened(f"{path.absolute().as_uri()}?{how}")
         except (NewerSchemaError, OlderSchemaError, ForeignDatabaseError):
             return None
         except sqlite3.Error as error:
             if not is_unwritable(error):
                 raise translated(error, f"{path} cannot be read") from error
     return None
-
-
-def _opened(uri: str) -> Connection | None:
-    """Open a file that has the tables of this version; None = it is empty."""
-    db = sqlite3.connect(
-        uri, timeout=0.1, uri=True, isolation_level=None, check_same_thread=False
-    )
-    try:
-        db.text_factory = readable
-        if version(db) == SCHEMA:
-            return db
-    except BaseException:
-        db.close()
-        raise
-    db.close()
-    return None
-
-
-def content_error(path: Path) -> sqlite3.Error | OutboxError | None:
-    """Return why a start would not use a file; it is read without its lock and log."""
-    try:
-        db = _opened(f"{path.absolute().as_uri()}?mode=ro&immutable=1")
-    except (sqlite3.Error, OutboxError) as error:
-        return error
-    if db is not None:
-        db.close()
-    return None
-
-
-def empty() -> Connection:
-    """Return an empty state file in memory."""
-    db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    create(db)
-    return db
 
 
 def give_back() -> None:

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct, field
 
-from bridge.outbox.records import Content
+from bridge.outbox.records import OWNER, Item
 from bridge.outbox.storage.schema import SEVERAL, TABLES
 
 Value = str | bytes | int | float | None
@@ -37,11 +37,12 @@ log = logging.getLogger(__name__)
 
 _STAY = ("items", "deliveries")
 _BODY = 5  # of a row of items
-# The allowed pairs of index in Content and type. SQLite returns no subclasses.
+# The allowed pairs of index in Item and type. SQLite returns no subclasses.
 _KINDS_READ = {
-    *((place, str) for place in range(5)),
-    *((place, type(None)) for place in (1, 2, 3)),
-    (5, bytes),
+    (0, int),
+    *((place, str) for place in range(1, 6)),
+    *((place, type(None)) for place in (2, 3, 4)),
+    (6, bytes),
 }
 _ENCODER = msgspec.json.Encoder()
 BROKEN = -1  # never a valid checksum: a row with this value is never sent
@@ -54,25 +55,21 @@ class Commit(Struct, eq=False):
         number: the number of the commit, from 1.
         since: when it was put, by the loop's clock.
         rows: the rows that are still to be written with it.
-        then: called once with whether they are on the disk; None = it was called, or
-            nobody waits.
-        late: called when they are on the disk after all.
+        then: see ``put``.
+        is_late: whether ``then`` was called with False.
     """
 
     number: int
     since: float
     rows: dict[Change, Row | None]
     then: Callable[[bool], None] | None
-    late: Callable[[], None] | None
+    is_late: bool = False
 
     def tell(self, *, is_written: bool) -> None:
-        """Call ``then``; if it was called before and this is on the disk, ``late``."""
-        then, self.then = self.then, None
-        if then is not None:
-            then(is_written)
-            self.late = None if is_written else self.late
-        elif is_written and self.late is not None:
-            self.late()
+        """Call ``then``; of several times that it is not written, only once."""
+        was_late, self.is_late = self.is_late, not is_written
+        if self.then is not None and (is_written or not was_late):
+            self.then(is_written)
 
 
 class Journal(Struct):
@@ -82,28 +79,30 @@ class Journal(Struct):
         with_disk: the disk was given these, and has not answered.
         gathering: these came later.
         last: the number of the last commit.
+        bytes: the length of the bodies of all events and replies.
     """
 
     with_disk: list[Commit] = field(default_factory=list)
     gathering: list[Commit] = field(default_factory=list)
     last: int = 0
-    _bytes: int = 0  # of the bodies of what gathers
-    _bytes_given: int = 0  # of those that the disk was given
-    _given: dict[Change, Commit] = field(default_factory=dict)
-    _where: dict[Change, Commit] = field(default_factory=dict)
+    bytes: int = 0
+    _given: int = 0  # the last commit that the disk was given
+    _where: dict[Change, Commit] = field(default_factory=dict)  # the newest state
 
     def put(
-        self,
-        rows: Rows,
-        now: float,
-        then: Callable[[bool], None] | None = None,
-        late: Callable[[], None] | None = None,
+        self, rows: Rows, now: float, then: Callable[[bool], None] | None = None
     ) -> Commit:
-        """Add a commit at the time ``now`` of the loop's clock."""
+        """Add a commit.
+
+        Args:
+            rows: its rows.
+            now: the time of the loop's clock.
+            then: called with True when they are on the disk, and before with False if
+                the disk refuses them, or does not answer; None = nobody waits.
+        """
         self.last += 1
-        commit = Commit(self.last, now, {}, then, late)
+        commit = Commit(self.last, now, {}, then)
         self._place(commit, rows)
-        self.gathering.append(commit)
         return commit
 
     def _place(self, commit: Commit, rows: Rows) -> None:
@@ -111,45 +110,44 @@ class Journal(Struct):
         for change, row in rows.items():
             of, earlier = commit, where.get(change)
             if change[0] == "items":
-                self._bytes += _length(row)
-            if earlier is not None:
+                self.bytes += _length(row)
+            if earlier is not None and earlier.number > self._given:
                 if change[0] == "items":
-                    self._bytes -= _length(earlier.rows[change])
+                    self.bytes -= _length(earlier.rows[change])
                 if change[0] in _STAY:
                     of = earlier
                 elif earlier is not commit:
                     del earlier.rows[change]
             of.rows[change] = row
             where[change] = of
-
-    @property
-    def bytes(self) -> int:
-        """The length of the bodies of all events and replies."""
-        return self._bytes + self._bytes_given
+        self.gathering.append(commit)
 
     def take(self) -> list[Commit]:
         """Give all that gathers to the disk."""
         self.with_disk, self.gathering = self.gathering, []
-        self._given, self._where = self._where, {}
-        self._bytes_given, self._bytes = self._bytes, 0
+        self._given = self.last
         return self.with_disk
 
     def done(self) -> list[Commit]:
         """Note that the disk has what it was given; return it."""
         done, self.with_disk = self.with_disk, []
-        self._given, self._bytes_given = {}, 0
+        where = self._where
+        for commit in done:
+            for change, row in commit.rows.items():
+                if change[0] == "items":
+                    self.bytes -= _length(row)
+                if where.get(change) is commit:
+                    del where[change]
         return done
 
     def back(self) -> None:
         """Note that the disk has refused what it was given: it gathers again."""
-        later = self.gathering
-        self.gathering, self.with_disk = self.with_disk, []
-        self._where, self._given = self._given, {}
-        self._bytes, self._bytes_given = self._bytes_given, 0
-        for commit in later:
+        every = self.waiting()
+        self.with_disk, self.gathering = [], []
+        self._where, self._given, self.bytes = {}, 0, 0
+        for commit in every:
             rows, commit.rows = commit.rows, {}
             self._place(commit, rows)
-            self.gathering.append(commit)
 
     def waiting(self) -> list[Commit]:
         """Return all commits that are not on the disk yet, oldest first."""
@@ -157,12 +155,11 @@ class Journal(Struct):
 
     def has(self, change: Change) -> bool:
         """Whether a state of a row is not on the disk yet."""
-        return change in self._where or change in self._given
+        return change in self._where
 
     def unwritten(self) -> dict[Change, Row | None]:
         """Return the newest state of each row that is not on the disk yet."""
-        found = {c: commit.rows[c] for c, commit in self._given.items()}
-        return found | {c: commit.rows[c] for c, commit in self._where.items()}
+        return {change: commit.rows[change] for change, commit in self._where.items()}
 
 
 def _length(row: Row | None) -> int:
@@ -208,9 +205,7 @@ def _checksum(name: str, key: Row, row: Row) -> int | None:
         (value,) = row
         return checksum_of_value(str(key[0]), value) if type(value) is bytes else None
     if name == "items":
-        # A row says nothing of the types of its columns.
-        number, content = key[0], Content(*row[:6])  # type: ignore[arg-type]  # see above
-        return checksum_of(number, content)  # type: ignore[arg-type]  # see above
+        return checksum_of((*key, *row))
     return checksum_of_decision(key[1], *row[:-1])
 
 
@@ -224,10 +219,9 @@ def _checksum(name: str, key: Row, row: Row) -> int | None:
 # microsecond per kilobyte.
 
 
-def checksum_of(number: int, content: Content) -> int:
-    """Return the checksum of ``content`` in the row with the id ``number``."""
-    head = _ENCODER.encode((number, *content[:-1]))
-    return zlib.crc32(content.body, zlib.crc32(head))
+def checksum_of(item: Sequence[Any]) -> int:
+    """Return the checksum of a row of ``items``, of its first columns to the body."""
+    return zlib.crc32(item[_BODY + 1], zlib.crc32(_ENCODER.encode(item[: _BODY + 1])))
 
 
 def checksum_of_value(name: str, value: bytes) -> int:
@@ -261,34 +255,32 @@ def log_damage(what: str) -> None:
     log.error("stored value is damaged: going on without it", extra={"what": what})
 
 
-def damage_of(number: object, content: Content, checksum: object) -> str | None:
+def damage_of(item: Item, checksum: object) -> str | None:
     """Return what is wrong with a row; None = nothing.
 
     Args:
-        number: the id of the row; None = the row is missing.
-        content: as it was read: any field may have a wrong type.
+        item: as it was read: any field may have a wrong type.
         checksum: as it was read; None = the row was written without one.
     """
-    if not isinstance(number, int):
-        return "the content of this delivery is missing in the state file"
-    is_bytes = type(content.body) is bytes
-    if is_bytes and checksum == checksum_of(number, content):
+    if type(item.body) is bytes and checksum == checksum_of(item):
         return None  # the usual case: a wrong type would have another checksum
-    if not _is_readable(*content):
+    if not _KINDS_READ.issuperset(enumerate(map(type, item[: _BODY + 2]))):
         return "the content of this delivery cannot be read in the state file"
     if checksum is None:
         return None
     return "the content of this delivery is damaged in the state file"
 
 
-def _is_readable(*content: object) -> bool:
-    return _KINDS_READ.issuperset(enumerate(map(type, content)))
-
-
 def load(db: sqlite3.Connection, name: str) -> bytes | None:
     """Return the value of ``name``: None if there is none, b"" if it is damaged."""
     query = "SELECT value, checksum FROM meta WHERE key = ?"
     return intact_value(name, db.execute(query, (name,)).fetchone())
+
+
+def owner_in(db: sqlite3.Connection) -> str | None:
+    """Return the vmId in an open state file; None if there is none."""
+    owner = load(db, OWNER)
+    return owner.decode(errors="replace") if owner else None
 
 
 # -- Who does the work on the disk: a thread, since the disk may hang ------------------

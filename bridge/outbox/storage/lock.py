@@ -1,7 +1,7 @@
-"""The lock beside a state file: one forwarder at a time uses the state file.
+"""The lock beside a state file: one process at a time uses the state file.
 
-    free ──take──▶ held ──the file is removed or replaced──▶ lost ──keep──▶ held
-      └──take──▶ not to be had (no room, no permission, no locks there) ──keep──▶ held
+    free ──take──▶ held ──the file is removed or replaced──▶ lost ──take──▶ held
+      └──take──▶ not to be had (no room, no permission, no locks there) ──take──▶ held
       └──take──▶ OutboxLockedError: another process holds it
 
 Only a lock that another process holds ends a start. Whatever else is wrong with it is
@@ -14,26 +14,17 @@ able to read it.
 
 import errno
 import os
-import sqlite3
 import stat
 import struct
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct, field
 
-from bridge.foundation.errors import (
-    ForeignFolderError,
-    OutboxLockedError,
-    OutboxUnavailableError,
-)
+from bridge.foundation.errors import ForeignFolderError, OutboxLockedError
 from bridge.foundation.privileges import enter
-from bridge.foundation.sqlite_files import copy_to
-from bridge.outbox.records import OWNER
-from bridge.outbox.storage.journal import load
 
 if sys.platform != "win32":
     import fcntl
@@ -73,9 +64,11 @@ class StateLock(Struct):
 
     Attributes:
         path: of the state file.
+        kind: what uses state files like this one: a forwarder, or a hub.
     """
 
     path: Path
+    kind: str = "forwarder"
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _handle: int | None = None
     _file: FileId | None = None
@@ -87,13 +80,14 @@ class StateLock(Struct):
         return Path(lock_of(self.path))
 
     def take(self) -> None:
-        """Take the lock if that is possible; else ``fault`` says why it was not.
+        """Take the lock, or what was lost of it, if possible; else ``fault`` says why.
 
         Raises:
-            OutboxLockedError: another forwarder holds it.
+            OutboxLockedError: another process holds it.
         """
         with self._guard:
-            self._take()
+            if self.fault() is not None:
+                self._take()
 
     def _take(self) -> None:
         self._release()
@@ -118,20 +112,7 @@ class StateLock(Struct):
             return self._trouble
         if identity_of(f"{self.path}.lock") == self._file:
             return None
-        return f"{self.file} was removed or replaced: another forwarder may start"
-
-    def keep(self) -> None:
-        """Take the lock again if it is not held.
-
-        Raises:
-            OutboxLockedError: another forwarder holds it.
-            OutboxUnavailableError: it cannot be taken now.
-        """
-        with self._guard:
-            if self.fault() is not None:
-                self._take()
-        if self._trouble is not None:
-            raise OutboxUnavailableError(self._trouble)
+        return f"{self.file} was removed or replaced: another {self.kind} may start"
 
     def release(self) -> None:
         """Release the lock, unless it is being taken on a disk that hangs."""
@@ -190,7 +171,7 @@ class StateLock(Struct):
                 if is_last:
                     self._trouble = (
                         f"{self.file} cannot be locked ({error.strerror}): another "
-                        "forwarder could not be kept out"
+                        f"{self.kind} could not be kept out"
                     )
             else:
                 found = os.fstat(handle)
@@ -218,7 +199,7 @@ class StateLock(Struct):
 
     def _held_by(self, pid: int | None) -> OutboxLockedError:
         who = f" (process {pid})" if pid else ""
-        text = f"another forwarder runs on the state file {self.path}{who}"
+        text = f"a {self.kind} already runs on the state file {self.path}{who}"
         return OutboxLockedError(text)
 
 
@@ -261,131 +242,3 @@ def _holder(handle: int) -> int | None:
         answer = struct.unpack(_FLOCK, fcntl.fcntl(handle, fcntl.F_GETLK, asked))
         kind, *_, pid = answer
         return None if kind == fcntl.F_UNLCK else int(pid)
-
-
-# -- Checks that the state file is still there and belongs to this process -------------
-#
-#     not examined ──examine──▶ in place ──file, log of SQLite, or lock removed──▶ lost
-#          └──no lock, or it cannot be opened──▶ lost ──regain──▶ in place
-#
-# ``regain`` takes the lock again, and writes a removed file again. It fails as long as
-# another file is in its place or another forwarder has the lock. Nothing is written to
-# a file before it was examined with the lock held: it may be damaged, or of another VM.
-
-
-def is_other(owner: str | None, vm_id: str | None) -> bool:
-    """Whether two vmIds are known, and are of two VMs."""
-    return bool(owner and vm_id) and str(owner).casefold() != str(vm_id).casefold()
-
-
-def owner_in(db: sqlite3.Connection) -> str | None:
-    """Return the vmId in an open state file; None if there is none."""
-    owner = load(db, OWNER)
-    return owner.decode(errors="replace") if owner else None
-
-
-class Place(Struct):
-    """The place of a state file.
-
-    Attributes:
-        path: of the state file.
-        lock: the lock of the state file; None = it is not locked.
-        vm_id: of this VM; None = not known.
-        check: checks the file, and moves it aside if it cannot be used here; returns
-            what was lost or moved aside, None = nothing; raises OutboxError.
-        lost: what ``check`` has returned.
-    """
-
-    path: Path
-    lock: StateLock | None
-    vm_id: str | None
-    check: Callable[[], str | None]
-    lost: str | None = None
-    _file: FileId | None = None
-    _log: FileId | None = None  # SQLite's: what it has is not in the file yet
-    _unexamined: str | None = "it was not examined yet"
-
-    @property
-    def is_examined(self) -> bool:
-        """Whether the file was examined: it may be written, if it is still there."""
-        return self._unexamined is None
-
-    def examine(self) -> None:
-        """Examine the file if the lock is held and that is possible now.
-
-        Raises:
-            OutboxError: the file must not be used at all, for example because a newer
-                version has written it.
-        """
-        if (fault := self._lock_fault()) is None:
-            try:
-                self.lost = self.check() or self.lost
-            except OutboxUnavailableError as error:
-                fault = str(error)
-        self._unexamined = fault
-
-    def accepts(self, db: sqlite3.Connection) -> bool:
-        """Whether the content of a file that was not examined is of this VM."""
-        return self.is_examined or not is_other(owner_in(db), self.vm_id)
-
-    def opened(self) -> None:
-        """Remember the file that was opened, and the log of SQLite beside it."""
-        self._file, self._log = identity_of(self.path), identity_of(f"{self.path}-wal")
-
-    def fault(self) -> str | None:
-        """Return why the file must not be used; None = it is there, and it is ours."""
-        if (fault := self._lock_fault() or self._unexamined) is not None:
-            return fault
-        missing = self._missing()
-        return None if missing is None else f"{missing} was removed or replaced"
-
-    def regain(self, file: sqlite3.Connection | None) -> bool:
-        """Take the lock, and write the file again if it or its log was removed.
-
-        Args:
-            file: the connection to the file; what was removed can still be read through
-                it. None = it is not open.
-
-        Returns:
-            Whether the file has to be opened again.
-
-        Raises:
-            OutboxError: another forwarder has the lock, another file is there, or the
-                file cannot be used.
-        """
-        if self.lock is not None:
-            self.lock.keep()
-        if not self.is_examined:
-            self.examine()
-        if self._unexamined is not None:
-            raise OutboxUnavailableError(self._unexamined)
-        missing = self._missing()
-        if missing is None:
-            return False
-        if missing == str(self.path) and identity_of(self.path) is not None:
-            raise OutboxUnavailableError(f"another file stands at {self.path}")
-        if file is not None:
-            self._restore(file)
-        return True
-
-    def _lock_fault(self) -> str | None:
-        return None if self.lock is None else self.lock.fault()
-
-    def _missing(self) -> str | None:
-        """Return what is not there any more: the file, or else its log."""
-        if self._file is not None and identity_of(self.path) != self._file:
-            return str(self.path)
-        log = f"{self.path}-wal"
-        return None if self._log is None or identity_of(log) == self._log else log
-
-    def _restore(self, file: sqlite3.Connection) -> None:
-        """Write the file again from what a connection reads.
-
-        Raises:
-            OutboxUnavailableError: it cannot be written.
-        """
-        try:
-            copy_to(self.path, file)
-        except (OSError, sqlite3.Error) as error:
-            text = f"the state file {self.path} cannot be written again: {error}"
-            raise OutboxUnavailableError(text) from error

@@ -7,6 +7,8 @@ migrated: none was ever released, so it is moved aside.
 
 import math
 import sqlite3
+from functools import partial
+from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -16,6 +18,7 @@ from bridge.foundation.errors import (
     NewerSchemaError,
     OlderSchemaError,
     OutboxCorruptError,
+    OutboxError,
 )
 
 SCHEMA = 10
@@ -288,3 +291,41 @@ def version(db: sqlite3.Connection) -> int:
             "the forwarder moves it aside when it starts, and says what waits in it"
         )
     return number
+
+
+# One damaged text must not prevent all other rows from being read.
+readable = partial(str, encoding="utf-8", errors="replace")
+
+
+def opened(uri: str) -> sqlite3.Connection | None:
+    """Open a file that has the tables of this version; None = it is empty."""
+    db = sqlite3.connect(
+        uri, timeout=0.1, uri=True, isolation_level=None, check_same_thread=False
+    )
+    try:
+        db.text_factory = readable
+        if version(db) == SCHEMA:
+            return db
+    except BaseException:
+        db.close()
+        raise
+    db.close()
+    return None
+
+
+def content_error(path: Path) -> sqlite3.Error | OutboxError | None:
+    """Return why a start would not use a file; it is read without its lock and log."""
+    try:
+        db = opened(f"{path.absolute().as_uri()}?mode=ro&immutable=1")
+    except (sqlite3.Error, OutboxError) as error:
+        return error
+    if db is not None:
+        db.close()
+    return None
+
+
+def empty() -> sqlite3.Connection:
+    """Return an empty state file in memory."""
+    db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    create(db)
+    return db

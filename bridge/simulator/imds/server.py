@@ -31,8 +31,12 @@ from bridge.simulator.http_server import (
     with_json_errors,
 )
 from bridge.simulator.imds.control import control_routes
-from bridge.simulator.imds.document import VERSIONS
-from bridge.simulator.imds.instance import INSTANCE_VERSIONS, element, instance_of
+from bridge.simulator.imds.document import (
+    INSTANCE_VERSIONS,
+    VERSIONS,
+    element,
+    instance_of,
+)
 from bridge.simulator.imds.state import ImdsSettings, ImdsState, LoggedRequest
 
 

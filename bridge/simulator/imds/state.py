@@ -15,8 +15,7 @@ from msgspec import Struct, field
 from bridge.simulator.clock import Clock, SystemClock
 from bridge.simulator.errors import NotLiveError
 from bridge.simulator.faults import FaultQueue
-from bridge.simulator.imds.document import NEWEST, ScheduledEvent
-from bridge.simulator.imds.instance import compute_of
+from bridge.simulator.imds.document import NEWEST, ScheduledEvent, compute_of
 from bridge.simulator.imds.lifecycle import (
     Approval,
     DocumentReel,

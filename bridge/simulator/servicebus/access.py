@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, quote_plus
 
 from msgspec import Struct
 
-from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.values import Condition, RefusedError
 
 MANAGEMENT_SUFFIX = "/$management"
 

@@ -24,12 +24,12 @@ from bridge.simulator.servicebus.doors import PATH, Doors, Ports, open_doors
 from bridge.simulator.servicebus.endpoints import Wire
 from bridge.simulator.servicebus.entities import Namespace
 from bridge.simulator.servicebus.entity_actions import Changes, EntityActions
-from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.hub import Hub
 from bridge.simulator.servicebus.links import Links
 from bridge.simulator.servicebus.python_wire import PythonEngine
 from bridge.simulator.servicebus.settings import Entities
+from bridge.simulator.servicebus.values import Condition, RefusedError, amqp_error
 
 # -- One connection: bytes between its socket and the engine that speaks AMQP ----------
 

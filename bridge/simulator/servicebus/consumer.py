@@ -14,11 +14,11 @@ from uuid import UUID
 from msgspec import Struct
 
 from bridge.simulator.servicebus.endpoints import Delivery, Link
-from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.sessions import SessionLock, check_session_id
 from bridge.simulator.servicebus.transactions import Transactions, apply_outcome, echo
+from bridge.simulator.servicebus.values import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.wire import encode_delivery
 from bridge.simulator.wire.outcomes import Received, Rejected, State, Transactional
 from bridge.simulator.wire.values import Described, Symbol, ULong

@@ -15,15 +15,14 @@ from uuid import uuid4
 from bridge.simulator.servicebus.access import MANAGEMENT_SUFFIX
 from bridge.simulator.servicebus.endpoints import Delivery, Link
 from bridge.simulator.servicebus.entities import Namespace, is_transfer
-from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.hub import Connection
 from bridge.simulator.servicebus.management import SCHEDULE, Reply, answer, right_of
+from bridge.simulator.servicebus.values import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.wire import entity_path
-from bridge.simulator.wire.errors import DecodeError
 from bridge.simulator.wire.message import Message
 from bridge.simulator.wire.outcomes import Accepted, Rejected, Transactional
-from bridge.simulator.wire.values import Int32, Symbol
+from bridge.simulator.wire.values import DecodeError, Int32, Symbol
 
 CBS = "$cbs"
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Protocol
 from uuid import UUID
 
-from bridge.simulator.wire.errors import AmqpError
 from bridge.simulator.wire.outcomes import State
+from bridge.simulator.wire.values import AmqpError
 
 
 class Link(Protocol):

@@ -8,9 +8,7 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from bridge.simulator.servicebus.access import AccessRule
-from bridge.simulator.servicebus.backlog import Counts
-from bridge.simulator.servicebus.deadlines import Deadline, Deadlines
-from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.backlog import Counts, Deadline, Deadlines
 from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.settings import (
     DEAD_LETTER_SUFFIX,
@@ -24,6 +22,7 @@ from bridge.simulator.servicebus.settings import (
 )
 from bridge.simulator.servicebus.storage import Target
 from bridge.simulator.servicebus.topics import Topic
+from bridge.simulator.servicebus.values import Condition, RefusedError
 
 
 class Namespace:

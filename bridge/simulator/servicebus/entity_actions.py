@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from bridge.simulator.servicebus.entities import Namespace
-from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.hub import Hub
 from bridge.simulator.servicebus.overview import Overview, compose, overview
 from bridge.simulator.servicebus.queues import Queue
@@ -14,6 +13,7 @@ from bridge.simulator.servicebus.settings import (
     TopicSettings,
 )
 from bridge.simulator.servicebus.topics import Topic
+from bridge.simulator.servicebus.values import Condition, RefusedError
 from bridge.simulator.servicebus.wire import parse_message
 
 _NONE: Mapping[str, object] = MappingProxyType({})

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Protocol
 
-from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.values import Condition, RefusedError
 
 
 class Control(Protocol):

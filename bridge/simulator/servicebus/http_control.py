@@ -18,9 +18,9 @@ from bridge.simulator.errors import BadInputError, NoSuchEntityError
 from bridge.simulator.foreign import Input, parse
 from bridge.simulator.http_server import as_json
 from bridge.simulator.servicebus.broker import Broker
-from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.page import HEADERS, PURGE, RESUBMIT, link_to, page
+from bridge.simulator.servicebus.values import Condition, RefusedError
 
 _Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 

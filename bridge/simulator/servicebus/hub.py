@@ -14,9 +14,9 @@ from typing import Protocol
 from bridge.simulator.servicebus.access import Access, Claims
 from bridge.simulator.servicebus.consumer import Consumer
 from bridge.simulator.servicebus.entities import Namespace
-from bridge.simulator.servicebus.errors import RefusedError
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.queues import Queue
+from bridge.simulator.servicebus.values import RefusedError
 
 
 class Connection(Protocol):

@@ -11,8 +11,7 @@ from itertools import count
 
 from msgspec import Struct
 
-from bridge.simulator.servicebus.deadlines import Deadline, Deadlines
-from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.backlog import Deadline, Deadlines
 from bridge.simulator.servicebus.message import (
     SENT,
     Delivery,
@@ -20,6 +19,7 @@ from bridge.simulator.servicebus.message import (
     Origin,
     State,
 )
+from bridge.simulator.servicebus.values import Condition, RefusedError
 from bridge.simulator.wire.values import Symbol
 
 MAX_MESSAGE_BYTES = 256 * 1024

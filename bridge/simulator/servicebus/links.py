@@ -19,12 +19,12 @@ from bridge.simulator.servicebus.control import (
     is_control,
 )
 from bridge.simulator.servicebus.endpoints import Delivery, Link
-from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.hub import Connection, Hub
 from bridge.simulator.servicebus.intake import MAX_MESSAGE_BYTES, check_size
 from bridge.simulator.servicebus.storage import Target
 from bridge.simulator.servicebus.transactions import Coordinator, Transactions
+from bridge.simulator.servicebus.values import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.wire import (
     BATCH_FORMAT,
     entity_path,

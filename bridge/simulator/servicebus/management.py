@@ -14,7 +14,6 @@ from uuid import UUID
 from msgspec import Struct
 
 from bridge.simulator.servicebus.access import Right
-from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.intake import check_size
 from bridge.simulator.servicebus.message import Delivery
 from bridge.simulator.servicebus.queues import Queue
@@ -27,6 +26,8 @@ from bridge.simulator.servicebus.rules.ruleset import (
 from bridge.simulator.servicebus.settings import SubscriptionSettings
 from bridge.simulator.servicebus.topics import Topic
 from bridge.simulator.servicebus.values import (
+    Condition,
+    RefusedError,
     elements,
     integers,
     long_array,

@@ -12,18 +12,17 @@ from msgspec import Struct, field
 
 from bridge.simulator.servicebus.backlog import Counts, Entry
 from bridge.simulator.servicebus.entities import Namespace
-from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.message import Delivery, Message, State
 from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.rules.row import from_value, to_value
 from bridge.simulator.servicebus.settings import SubscriptionSettings
 from bridge.simulator.servicebus.topics import Topic
-from bridge.simulator.servicebus.values import encode_section
+from bridge.simulator.servicebus.values import Condition, RefusedError, encode_section
 from bridge.simulator.servicebus.wire import SESSION_FIELD, SUBJECT_FIELD, body_text
 from bridge.simulator.sql.operators import EvaluationError, Value
 from bridge.simulator.wire.encode import encode_value
-from bridge.simulator.wire.errors import EncodeError
 from bridge.simulator.wire.message import APPLICATION_PROPERTIES, DATA, PROPERTIES
+from bridge.simulator.wire.values import EncodeError
 
 MOST_ROWS = 100
 _MOST_CHARACTERS = 500

@@ -5,7 +5,6 @@ from uuid import uuid4
 
 from bridge.simulator.servicebus.endpoints import Endpoint
 from bridge.simulator.wire.connection import Connection, Terms
-from bridge.simulator.wire.errors import AmqpError
 from bridge.simulator.wire.events import (
     ConnectionClosed,
     Event,
@@ -17,13 +16,14 @@ from bridge.simulator.wire.events import (
     OutcomeReceived,
     SessionEnded,
 )
-from bridge.simulator.wire.sasl import (
+from bridge.simulator.wire.framing import (
     ANONYMOUS,
     EXTERNAL,
     MSSBCBS,
     PLAIN,
     Credentials,
 )
+from bridge.simulator.wire.values import AmqpError
 
 log = logging.getLogger(__name__)
 

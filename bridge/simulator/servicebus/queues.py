@@ -20,9 +20,7 @@ from itertools import chain
 from types import MappingProxyType
 from uuid import UUID
 
-from bridge.simulator.servicebus.backlog import Counts, Entry, Locks
-from bridge.simulator.servicebus.deadlines import Deadlines
-from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.backlog import Counts, Deadlines, Entry, Locks
 from bridge.simulator.servicebus.intake import Intake, check_partition
 from bridge.simulator.servicebus.message import Delivery, Message, Origin
 from bridge.simulator.servicebus.rules.ruleset import RuleSet
@@ -33,6 +31,7 @@ from bridge.simulator.servicebus.settings import (
     check_sends,
 )
 from bridge.simulator.servicebus.storage import Storage, Use
+from bridge.simulator.servicebus.values import Condition, RefusedError
 from bridge.simulator.servicebus.wire import modify
 
 Changes = Mapping[str, object]

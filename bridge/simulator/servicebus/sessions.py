@@ -12,8 +12,8 @@ from datetime import timedelta
 
 from msgspec import Struct
 
-from bridge.simulator.servicebus.deadlines import Deadline, Deadlines
-from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.backlog import Deadline, Deadlines
+from bridge.simulator.servicebus.values import Condition, RefusedError
 
 _LONGEST_ID = 128
 

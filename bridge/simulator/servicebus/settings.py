@@ -10,8 +10,8 @@ from enum import StrEnum
 from msgspec import Struct
 
 from bridge.simulator.servicebus.access import AccessRule
-from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.rules.rule import Rule
+from bridge.simulator.servicebus.values import Condition, RefusedError
 
 DEAD_LETTER_SUFFIX = "/$DeadLetterQueue"
 TRANSFER_SUFFIX = "/$Transfer/$DeadLetterQueue"

@@ -12,11 +12,10 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from bridge.simulator.servicebus.backlog import Backlog, Entry
-from bridge.simulator.servicebus.deadlines import Deadlines
-from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.backlog import Backlog, Deadlines, Entry
 from bridge.simulator.servicebus.message import DeadLetter, Message, Origin
 from bridge.simulator.servicebus.settings import QueueSettings
+from bridge.simulator.servicebus.values import Condition, RefusedError
 from bridge.simulator.servicebus.wire import cap_time_to_live
 
 # -- Record when an entity was used last, and whether receivers are attached. Pure -----

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from bridge.simulator.servicebus.backlog import Counts
-from bridge.simulator.servicebus.deadlines import Deadlines
+from bridge.simulator.servicebus.backlog import Counts, Deadlines
 from bridge.simulator.servicebus.intake import Intake, check_partition
 from bridge.simulator.servicebus.message import DeadLetter, Message, Origin
 from bridge.simulator.servicebus.queues import Queue

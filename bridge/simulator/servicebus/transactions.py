@@ -16,14 +16,13 @@ from uuid import UUID, uuid4
 
 from msgspec import Struct
 
-from bridge.simulator.servicebus.deadlines import Deadline
+from bridge.simulator.servicebus.backlog import Deadline
 from bridge.simulator.servicebus.endpoints import Delivery, Link
 from bridge.simulator.servicebus.entities import Namespace
-from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.message import Message
 from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.storage import Target
-from bridge.simulator.wire.errors import AmqpError, DecodeError
+from bridge.simulator.servicebus.values import Condition, RefusedError, amqp_error
 from bridge.simulator.wire.message import Message as Request
 from bridge.simulator.wire.outcomes import (
     Accepted,
@@ -35,7 +34,7 @@ from bridge.simulator.wire.outcomes import (
     State,
     Transactional,
 )
-from bridge.simulator.wire.values import Described
+from bridge.simulator.wire.values import AmqpError, DecodeError, Described
 
 SECONDS = 120.0
 """How long a transaction may last."""

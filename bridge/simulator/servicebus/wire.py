@@ -16,10 +16,11 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.message import DeadLetter, Delivery, Message, State
 from bridge.simulator.servicebus.sessions import check_session_id
 from bridge.simulator.servicebus.values import (
+    Condition,
+    RefusedError,
     decode_value,
     encode_section,
     to_timestamp,

@@ -19,16 +19,6 @@ from enum import Enum, auto
 
 from msgspec import Struct
 
-from bridge.simulator.wire.errors import (
-    FRAMING_ERROR,
-    ILLEGAL_STATE,
-    NOT_ALLOWED,
-    NOT_IMPLEMENTED,
-    RESOURCE_LIMIT_EXCEEDED,
-    UNAUTHORIZED_ACCESS,
-    AmqpError,
-    WireError,
-)
 from bridge.simulator.wire.events import (
     ConnectionClosed,
     Event,
@@ -39,10 +29,14 @@ from bridge.simulator.wire.events import (
 from bridge.simulator.wire.framing import (
     AMQP_FRAME,
     AMQP_HEADER,
+    ANONYMOUS,
     SASL_HEADER,
     SMALLEST_MAX_FRAME_BYTES,
+    Credentials,
     Frame,
     FrameReader,
+    SaslServer,
+    accept_all,
     frame,
 )
 from bridge.simulator.wire.performatives import (
@@ -59,8 +53,17 @@ from bridge.simulator.wire.performatives import (
     read,
     write,
 )
-from bridge.simulator.wire.sasl import ANONYMOUS, Credentials, SaslServer, accept_all
 from bridge.simulator.wire.session import HANDLE_MAX, INCOMING_WINDOW, Session
+from bridge.simulator.wire.values import (
+    FRAMING_ERROR,
+    ILLEGAL_STATE,
+    NOT_ALLOWED,
+    NOT_IMPLEMENTED,
+    RESOURCE_LIMIT_EXCEEDED,
+    UNAUTHORIZED_ACCESS,
+    AmqpError,
+    WireError,
+)
 
 # -- The values that a server uses for each of its connections -------------------------
 

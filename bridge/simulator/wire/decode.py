@@ -10,7 +10,6 @@ import struct
 from collections.abc import Callable
 from uuid import UUID
 
-from bridge.simulator.wire.errors import DecodeError
 from bridge.simulator.wire.values import (
     WIDE,
     Array,
@@ -19,6 +18,7 @@ from bridge.simulator.wire.values import (
     Decimal32,
     Decimal64,
     Decimal128,
+    DecodeError,
     Described,
     Float32,
     Int32,

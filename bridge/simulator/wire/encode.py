@@ -7,7 +7,6 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID
 
-from bridge.simulator.wire.errors import EncodeError
 from bridge.simulator.wire.values import (
     WIDE,
     Array,
@@ -17,6 +16,7 @@ from bridge.simulator.wire.values import (
     Decimal64,
     Decimal128,
     Described,
+    EncodeError,
     Float32,
     Int32,
     Short,

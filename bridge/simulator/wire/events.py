@@ -7,10 +7,10 @@ that AMQP requires. A link waits for ``accept`` or ``refuse``, and a delivery fo
 
 from msgspec import Struct
 
-from bridge.simulator.wire.errors import AmqpError
 from bridge.simulator.wire.links import Link
 from bridge.simulator.wire.outcomes import IncomingDelivery, OutgoingDelivery
 from bridge.simulator.wire.performatives import Open
+from bridge.simulator.wire.values import AmqpError
 
 
 class Opened(Struct, frozen=True):

@@ -10,13 +10,6 @@ from collections.abc import Hashable, Mapping
 from typing import Protocol, cast
 from uuid import UUID
 
-from bridge.simulator.wire.errors import (
-    INVALID_FIELD,
-    MESSAGE_SIZE_EXCEEDED,
-    TRANSFER_LIMIT_EXCEEDED,
-    AmqpError,
-    WireError,
-)
 from bridge.simulator.wire.outcomes import IncomingDelivery, OutgoingDelivery, State
 from bridge.simulator.wire.performatives import (
     SETTLED,
@@ -25,7 +18,14 @@ from bridge.simulator.wire.performatives import (
     Flow,
     Transfer,
 )
-from bridge.simulator.wire.values import Described
+from bridge.simulator.wire.values import (
+    INVALID_FIELD,
+    MESSAGE_SIZE_EXCEEDED,
+    TRANSFER_LIMIT_EXCEEDED,
+    AmqpError,
+    Described,
+    WireError,
+)
 
 _COORDINATOR = 0x30
 _COPY = "copy"

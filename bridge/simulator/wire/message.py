@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from bridge.simulator.wire.decode import decode_value
 from bridge.simulator.wire.encode import encode_value
-from bridge.simulator.wire.errors import DecodeError
-from bridge.simulator.wire.values import Described, ULong
+from bridge.simulator.wire.values import DecodeError, Described, ULong
 
 PROPERTIES, APPLICATION_PROPERTIES, DATA, VALUE = 0x73, 0x74, 0x75, 0x77
 

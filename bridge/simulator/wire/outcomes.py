@@ -9,8 +9,15 @@ from uuid import UUID
 
 from msgspec import Struct, field
 
-from bridge.simulator.wire.errors import INVALID_FIELD, AmqpError, WireError
-from bridge.simulator.wire.values import Described, Symbol, UInt, ULong
+from bridge.simulator.wire.values import (
+    INVALID_FIELD,
+    AmqpError,
+    Described,
+    Symbol,
+    UInt,
+    ULong,
+    WireError,
+)
 
 _RECEIVED, _ACCEPTED, _REJECTED, _RELEASED, _MODIFIED = range(0x23, 0x28)
 _DECLARED, _TRANSACTIONAL = 0x33, 0x34

@@ -14,7 +14,6 @@ from msgspec.structs import fields
 
 from bridge.simulator.wire.decode import decode_value
 from bridge.simulator.wire.encode import encode_value
-from bridge.simulator.wire.errors import INVALID_FIELD, AmqpError, WireError
 from bridge.simulator.wire.outcomes import (
     State,
     read_error,
@@ -23,6 +22,8 @@ from bridge.simulator.wire.outcomes import (
     write_state,
 )
 from bridge.simulator.wire.values import (
+    INVALID_FIELD,
+    AmqpError,
     Array,
     Described,
     Symbol,
@@ -30,6 +31,7 @@ from bridge.simulator.wire.values import (
     UInt,
     ULong,
     UShort,
+    WireError,
 )
 
 # -- The fields of performatives: how each is read, checked and written ----------------

@@ -19,12 +19,6 @@ from collections.abc import Iterator
 from typing import Protocol
 from uuid import UUID
 
-from bridge.simulator.wire.errors import (
-    HANDLE_IN_USE,
-    NOT_ALLOWED,
-    UNATTACHED_HANDLE,
-    WireError,
-)
 from bridge.simulator.wire.events import (
     Event,
     LinkAttached,
@@ -44,6 +38,12 @@ from bridge.simulator.wire.performatives import (
     Flow,
     Transfer,
     write,
+)
+from bridge.simulator.wire.values import (
+    HANDLE_IN_USE,
+    NOT_ALLOWED,
+    UNATTACHED_HANDLE,
+    WireError,
 )
 
 INCOMING_WINDOW = 2048

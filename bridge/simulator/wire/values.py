@@ -1,4 +1,4 @@
-"""The types of AMQP values that Python lacks.
+"""The types of AMQP values that Python lacks, and the errors of AMQP.
 
 A value that was decoded is encoded with the same AMQP type. Therefore each number type
 of AMQP is a class here; its values compare and hash like plain numbers.
@@ -16,9 +16,9 @@ of AMQP is a class here; its values compare and hash like plain numbers.
 Source: AMQP 1.0, part 1: types.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 
 class UByte(int):
@@ -135,3 +135,59 @@ class Array(Struct, frozen=True):
 
 WIDE = {0xA0: 0xB0, 0xA1: 0xB1, 0xA3: 0xB3, 0xC0: 0xD0, 0xC1: 0xD1, 0xE0: 0xF0}
 """Format codes of short forms, with the code of the long form of the same type."""
+
+
+# -- errors: conditions, and the exceptions for invalid bytes and values ---------------
+
+DECODE_ERROR = "amqp:decode-error"
+FRAMING_ERROR = "amqp:connection:framing-error"
+ILLEGAL_STATE = "amqp:illegal-state"
+INVALID_FIELD = "amqp:invalid-field"
+NOT_ALLOWED = "amqp:not-allowed"
+NOT_IMPLEMENTED = "amqp:not-implemented"
+RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
+UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"
+HANDLE_IN_USE = "amqp:session:handle-in-use"
+UNATTACHED_HANDLE = "amqp:session:unattached-handle"
+MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
+TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
+
+
+class AmqpError(Struct, frozen=True):
+    """An error as AMQP sends it.
+
+    Attributes:
+        condition: the error condition.
+        description: a sentence for people.
+        info: more facts. Encoders always send at least one entry, because some clients
+            read the third field of an error without checking that it is there.
+    """
+
+    condition: str
+    description: str | None = None
+    info: Mapping[object, object] = field(default_factory=dict)
+
+
+class WireError(Exception):
+    """Bytes that break the protocol: the connection has to be closed.
+
+    Attributes:
+        condition: the AMQP error condition.
+        description: what is wrong, and what is allowed.
+    """
+
+    def __init__(self, condition: str, description: str) -> None:
+        super().__init__(f"{condition}: {description}")
+        self.condition = condition
+        self.description = description
+
+
+class DecodeError(WireError):
+    """Bytes that are not an AMQP value."""
+
+    def __init__(self, description: str) -> None:
+        super().__init__(DECODE_ERROR, description)
+
+
+class EncodeError(ValueError):
+    """A value that AMQP cannot represent."""

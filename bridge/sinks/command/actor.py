@@ -189,7 +189,7 @@ class CommandActor(Struct, kw_only=True):
             return Begin()
         begins = event.not_before - timedelta(seconds=self.terms.lead)
         left = (begins - self.clock.now()).total_seconds()
-        return Wait(min(left, _LONGEST_WAIT)) if left > 0 else Begin()
+        return Wait(min(left, _LONGEST_WAIT), is_early=True) if left > 0 else Begin()
 
     def void(self, step: Step) -> str | None:
         """Return why a running step must be stopped; see ``Actor.void``."""

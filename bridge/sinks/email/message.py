@@ -22,8 +22,7 @@ from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent, hash32, link_of
 from bridge.events.cloudevent_rules import as_time
-from bridge.events.vocabulary import impact_of
-from bridge.events.wording import family_of, machines_of, table
+from bridge.events.wording import facts_of, family_of, machines_of, one_line, table
 from bridge.events.wording import headline as headline_of
 
 # -- Describe an event in texts for a mail. Pure ---------------------------------------
@@ -32,12 +31,8 @@ from bridge.events.wording import headline as headline_of
 # escaped in ``message``.
 
 
-_NAME, _LINE, _PARAGRAPH = 100, 300, 2000
+_NAME, _LINE, _PARAGRAPH, _LONGEST = 100, 300, 2000, 5000
 _MOST_NAMES = 50
-# Control characters, marks that change the writing direction, and lone surrogates.
-_NOT_SHOWN = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff]"
-)
 
 
 class Words(Struct, frozen=True, kw_only=True):
@@ -65,10 +60,11 @@ def describe(event: CloudEvent) -> Words:
     """Describe an event as texts; never raises, whatever its data holds."""
     raw = table(event.data.get("event"))
     headline = _plain(headline_of(event, _name), _LINE)
-    facts = ((name, _plain(value, limit)) for name, value, limit in _facts(event, raw))
+    known = dict(facts_of(event, machines_of(raw, _name, _MOST_NAMES) if raw else ""))
+    texts = [known.pop("Description"), known.pop("Output")]
     lines = event.data.get("lines")
-    more = lines[:_MOST_NAMES] if isinstance(lines, list) else []
-    texts = (raw.get("Description"), event.data.get("output"), *more)
+    texts += lines[:_MOST_NAMES] if isinstance(lines, list) else []
+    facts = ((name, _plain(value, _LONGEST)) for name, value in known.items())
     paragraphs = (_plain(text, _PARAGRAPH) for text in texts)
     key = event.text("correlationid")
     return Words(
@@ -85,28 +81,8 @@ def _subject(key: str, raw: Mapping[str, object]) -> str:
     return f"{_kind(raw)}: {machines_of(raw, _name)} [{_plain(key[:8], 8)}]"
 
 
-def _facts(
-    event: CloudEvent, raw: Mapping[str, object]
-) -> Iterator[tuple[str, object, int]]:
-    """Yield names, raw values, and the maximum length of each value."""
-    data, request = event.data, table(event.data.get("request"))
-    yield "Not before", data.get("notBefore"), _NAME
-    yield "Machines", machines_of(raw, _name, _MOST_NAMES) if raw else None, 5000
-    impact = impact_of(raw.get("EventType"), raw.get("DurationInSeconds"))
-    yield "Impact", impact, _LINE
-    yield "Announced by", raw.get("EventSource"), _NAME
-    yield "Changed", _listed(data.get("changes")), _LINE
-    yield "Approved by", request.get("approvedBy"), _LINE
-    yield "Because", request.get("reason"), _PARAGRAPH
-    yield "Reason", data.get("reason"), _PARAGRAPH
-
-
 def _kind(raw: Mapping[str, object]) -> str:
     return _plain(raw.get("EventType"), _NAME) or "Event of unknown type"
-
-
-def _listed(value: object) -> str | None:
-    return ", ".join(map(str, value)) if isinstance(value, list) else None
 
 
 def _footer(event: CloudEvent) -> str:
@@ -126,10 +102,7 @@ def _name(value: object) -> str:
 
 def _plain(value: object, limit: int) -> str:
     """Return a text on one line of at most ``limit`` characters; "" for no text."""
-    if not isinstance(value, str):
-        return ""
-    line = _NOT_SHOWN.sub("\ufffd", " ".join(value[: limit + 1].split()))
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    return one_line(value, limit) if isinstance(value, str) else ""
 
 
 # -- Render an event as a mail: text, HTML and a calendar entry. Pure ------------------

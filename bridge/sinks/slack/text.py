@@ -14,7 +14,7 @@ from itertools import accumulate
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.events import alarm, vocabulary
+from bridge.events import alarm
 from bridge.events.cloudevent import CloudEvent, link_of, rfc3339, shown_link
 from bridge.events.document import ScheduledEvent, resources_of
 from bridge.events.vocabulary import APPROVED
@@ -24,7 +24,12 @@ from bridge.events.wording import (
     OUTCOME_WORDS,
     STEP_WORDS,
     family_of,
+    impact_of,
+    machines_of,
+    one_line,
+    span,
     table,
+    whole,
 )
 from bridge.events.wording import headline as headline_of
 from bridge.sinks.slack.card import Card, Ruling, command_of, moment
@@ -102,7 +107,7 @@ def describe_card(card: Card, now: datetime) -> Wording:
         ),
         ("Last step", _last_step(card)),
         ("Machines", machines(raw)),
-        ("Impact", impact_of(raw)),
+        ("Impact", impact_of(raw) or "not known"),
         ("Announced by", text_of(raw.get("EventSource"), NAME)),
     ]
     return Wording(
@@ -137,7 +142,7 @@ def _describe_transition(event: CloudEvent, what: str, now: datetime | None) -> 
     facts = [
         ("When", when_of(event.data, now)),
         ("Machines", machines(raw)),
-        ("Impact", impact_of(raw)),
+        ("Impact", impact_of(raw) or "not known"),
         ("Announced by", text_of(raw.get("EventSource"), NAME)),
         ("Changed", changes_of(event.data) if what == "updated" else ""),
     ]
@@ -158,8 +163,8 @@ def _describe_outcome(event: CloudEvent, what: str) -> Wording:
             _ASKERS.get(what, "Approved by"),
             people_of(text_of(request.get("approvedBy"), LINE)),
         ),
-        ("Reason", text_of(request.get("reason"), PARAGRAPH)),
-        ("Because", text_of(event.data.get("reason"), PARAGRAPH)),
+        ("Because", text_of(request.get("reason"), PARAGRAPH)),
+        ("Reason", text_of(event.data.get("reason"), PARAGRAPH)),
         ("Machines", machines(raw) if raw else ""),
         ("Event", text_of(event.data.get("eventId"), NAME)),
     ]
@@ -175,7 +180,7 @@ def _describe_outcome(event: CloudEvent, what: str) -> Wording:
 def _describe_command(event: CloudEvent, what: str) -> Wording:
     raw, command = table(event.data.get("event")), safe(command_of(event), LINE)
     facts = [
-        ("Because", text_of(event.data.get("reason"), PARAGRAPH)),
+        ("Reason", text_of(event.data.get("reason"), PARAGRAPH)),
         (
             "Event",
             f"{type_of(raw)} {text_of(raw.get('EventId'), NAME)}" if raw else "",
@@ -267,10 +272,6 @@ SHORT, NAME, LINE, PARAGRAPH = 60, 100, 300, 1500
 _MOST_NAMES = 10
 _MOST_CHANGES = 5
 _PERSON = re.compile(r"\bslack:([UW][A-Z0-9]{2,20})\b")
-# Control characters, marks that change the writing direction, and lone surrogates.
-_NOT_SHOWN = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ud800-\udfff]"
-)
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
@@ -322,19 +323,9 @@ def type_of(raw: Mapping[str, object]) -> str:
     return text_of(raw.get("EventType"), NAME) or "Event of unknown type"
 
 
-def impact_of(raw: Mapping[str, object]) -> str:
-    """Return the impact on the VM, and its duration."""
-    seconds = _whole(raw.get("DurationInSeconds"))
-    impact = vocabulary.impact_of(raw.get("EventType"), seconds) or "not known"
-    return f"{impact}; about {_span(seconds)}" if seconds and seconds > 0 else impact
-
-
 def machines(raw: Mapping[str, object], most: int = _MOST_NAMES) -> str:
     """Return the first names of Resources, and how many more there are."""
-    names = resources_of(raw)
-    shown = names_of(names[:most])
-    rest = len(names) - most
-    return (shown + (f" and {rest} more" if rest > 0 else "")) or "unknown machines"
+    return machines_of(raw, _name, most)
 
 
 def names_of(names: Iterable[str]) -> str:
@@ -367,16 +358,10 @@ def left_of(at: object, now: datetime) -> int | None:
 
 def soon_note(notice: object) -> str:
     """Return how soon something is, as text; empty if that is not known."""
-    seconds = _whole(notice)
+    seconds = whole(notice)
     if seconds is None:
         return ""
-    return f" (in {_span(seconds)})" if seconds > 0 else " (any moment)"
-
-
-def _span(seconds: int) -> str:
-    if seconds < 120:
-        return f"{seconds} s"
-    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
+    return f" (in {span(seconds)})" if seconds > 0 else " (any moment)"
 
 
 def paragraphs_of(raw: Mapping[str, object]) -> tuple[str, ...]:
@@ -395,18 +380,11 @@ def known_facts(facts: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in facts if value)
 
 
-def _whole(value: object) -> int | None:
-    """Return an integer of sane size, else None; JSON's true is not an integer."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        return None
-    return value if abs(value) < 2**53 else None
-
-
 def text_of(value: object, limit: int) -> str:
     """Return a string or number as text; "" if it is absent, empty or neither."""
     if isinstance(value, str):
         return safe(value, limit) if value[:limit].strip() else ""
-    number = _whole(value)
+    number = whole(value)
     return "" if number is None else str(number)
 
 
@@ -417,7 +395,7 @@ def safe(text: str, limit: int) -> str:
         text: any text from outside.
         limit: maximum characters of the result; an escape is never cut in two.
     """
-    line = _NOT_SHOWN.sub("\ufffd", " ".join(text[: limit + 1].split())) or "-"
+    line = one_line(text, limit + 1) or "-"
     pieces = [_ESCAPES.get(char, char) for char in line]
     if sum(map(len, pieces)) <= limit:
         return "".join(pieces)

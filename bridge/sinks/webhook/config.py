@@ -33,7 +33,7 @@ from bridge.net.http_client import (
     has_credentials,
     revealed,
 )
-from bridge.net.tls import TlsFiles
+from bridge.net.tls import TlsKeys
 from bridge.sinks.batch import BatchKeys
 from bridge.sinks.webhook.auth import (
     AuthConfig,
@@ -217,7 +217,7 @@ def _key(secret: str) -> bytes:
 # -- The configuration of a webhook sink, and its checks -------------------------------
 
 
-class WebhookKeys(BatchKeys, frozen=True, kw_only=True):
+class WebhookKeys(BatchKeys, TlsKeys, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "webhook"``.
 
     Attributes:
@@ -244,12 +244,6 @@ class WebhookKeys(BatchKeys, frozen=True, kw_only=True):
         connect_timeout: how long the connection of an attempt may take.
         proxy: the proxy to use; those of the environment are never used.
             Example: ``"http://proxy.example:3128"``.
-        client_certificate: the certificate of this side, for mutual TLS; a replaced
-            file is read again. Example: ``"/etc/sebridge/client.pem"``.
-        client_key: the key of the certificate. Left out: it is in client_certificate.
-            Example: ``"/etc/sebridge/client.key"``.
-        ca_file: the authorities that may sign the receiver's certificate, in place of
-            those of the system. Example: ``"/etc/sebridge/ca.pem"``.
         handshake: whether to ask the receiver for permission before the first delivery,
             as the CloudEvents webhook specification describes.
         handshake_origin: the DNS name that asks for permission; "" is the name of the
@@ -321,15 +315,6 @@ class WebhookKeys(BatchKeys, frozen=True, kw_only=True):
         keys = {"authorization", self.shape.auth.name.lower()}
         return any(name.lower() in keys for name in self.headers)
 
-    @property
-    def tls_files(self) -> TlsFiles:
-        """The certificates of this sink."""
-        return TlsFiles(
-            certificate=self.client_certificate,
-            key=self.client_key,
-            authorities=self.ca_file,
-        )
-
     def faults(self) -> Iterator[tuple[str, ...]]:
         """Check addresses, headers, auth and files, without showing a secret."""
         yield from BatchKeys.faults(self)
@@ -354,7 +339,9 @@ class WebhookKeys(BatchKeys, frozen=True, kw_only=True):
             has_auth=self.auth_meant is not None or self._has_key,
             scope=self.route.scope,
         )
-        yield from self._tls_faults()
+        is_plain = self.url.reveal().startswith("http://")
+        unused = "has no effect: url is not https" if is_plain else ""
+        yield from self.tls_faults(unused, "url")
         yield from self._handshake_faults()
 
     def _set_by(self) -> dict[str, str]:
@@ -395,12 +382,6 @@ class WebhookKeys(BatchKeys, frozen=True, kw_only=True):
         if (auth := self.auth_meant) is not None and auth.type != "body":
             headers[auth.header] = auth.shown
         return headers
-
-    def _tls_faults(self) -> Iterator[tuple[str, ...]]:
-        for key in ("client_certificate", "ca_file"):
-            if getattr(self, key) and self.url.reveal().startswith("http://"):
-                yield key, "has no effect: url is not https", "url"
-        yield from self.tls_files.faults()
 
     def _handshake_faults(self) -> Iterator[tuple[str, ...]]:
         given = self.handshake_origin

@@ -33,7 +33,6 @@ from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.serve import Simulator, SimulatorOptions
 from bridge.simulator.servicebus.broker import Broker
-from bridge.simulator.servicebus.errors import Condition
 from bridge.simulator.servicebus.http_control import broker_routes
 from bridge.simulator.servicebus.settings import (
     Entities,
@@ -41,6 +40,7 @@ from bridge.simulator.servicebus.settings import (
     SubscriptionSettings,
     TopicSettings,
 )
+from bridge.simulator.servicebus.values import Condition
 from tests.docs.pictures import discord_picture, hub_picture
 from tests.docs.pictures.screenshot_texts import (
     CARD,

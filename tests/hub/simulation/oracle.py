@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from bridge.hub.choices import VoteRequest, VoteResult
 from bridge.hub.decisions import Claimed, CurrentEvent
-from bridge.hub.store.deciding import VoteRequest, VoteResult
 from tests.hub.simulation.plan import TWO, Plan, Raw
 
 FINAL = {"done", "failed", "void", "refused"}

@@ -14,18 +14,18 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, select
 
 from bridge.hub.access import AccessConfig, AccessRule, Person
-from bridge.hub.choices import Approval
+from bridge.hub.choices import Approval, VoteRequest, VoteResult
 from bridge.hub.config import ArmConfig, HubConfig
 from bridge.hub.decisions import Claimed, CurrentEvent, DecisionState, End, Result
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.sending import Dispatcher
 from bridge.hub.store import engine
 from bridge.hub.store.current import current_event
-from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
+from bridge.hub.store.deciding import handle_vote
 from bridge.hub.store.intake import keep
 from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.start import migrate
-from bridge.hub.store.store import Store
+from bridge.hub.store.store import Pool, Store
 from bridge.hub.store.tables import decisions
 from bridge.hub.view_rows import Situation
 from tests.hub.simulation.oracle import Oracle, is_worse
@@ -87,8 +87,8 @@ class Hub:
         self.store = Shaky(
             writer=world.writer,
             reader=world.reader,
-            writing=None,  # type: ignore[arg-type]  # threads are not used
-            reading=None,  # type: ignore[arg-type]  # as above
+            writing=Pool(1, "none"),  # its threads are not used
+            reading=Pool(1, "none"),  # as above
             hub=self,
         )
         self.dispatcher = Dispatcher(

@@ -16,7 +16,7 @@ from bridge.foundation.values import Address
 from bridge.hub.config import HubConfig
 from bridge.hub.store.engine import Place
 from bridge.hub.store.store import Store, glance, open_store
-from bridge.hub.store.tables import decisions, events, votes
+from bridge.hub.store.tables import decisions, events, messages, votes
 from tests.hub.test_sources import rows
 from tests.support.fleet import event, life, step, vm
 from tests.support.hub import HubWorld, config, received
@@ -112,12 +112,11 @@ def bad_log(path: Path) -> None:
     log.write_bytes(b"\0" * 32 + data[32:])
 
 
-def bad_state(path: Path) -> None:
+def bad_json(path: Path, column: str = "state") -> None:
     without_log(path)
     with closing(sqlite3.connect(path)) as db, db:
-        db.execute(
-            "UPDATE events SET state = CAST('{' AS BLOB) WHERE event_key = 'E-7'"
-        )
+        change = f"UPDATE events SET {column} = CAST('{{' AS BLOB)"  # noqa: S608 - our own names
+        db.execute(f"{change} WHERE event_key = 'E-7'")
 
 
 Change = Callable[[Path], object]
@@ -136,7 +135,9 @@ DAMAGED: dict[str, tuple[Change, int, int]] = {
     "a text": (text, 0, 0),
     "a log alone": (alone, _COUNT, 1),
     "garbage throughout": (lambda p: garbage(p, *range(30)), 0, 0),
-    "a value that is no JSON": (bad_state, _COUNT, 1),
+    "a state that is no JSON": (bad_json, _COUNT, 1),
+    "details that are no JSON": (lambda p: bad_json(p, "details"), _COUNT, 1),
+    "a summary that is no JSON": (lambda p: bad_json(p, "summary"), _COUNT, 1),
 }
 
 
@@ -169,8 +170,22 @@ async def test_damaged_file_is_moved_aside_and_what_can_be_read_is_kept(
     assert [one.message for one in caplog.records].count(_SAID) == 1
 
 
+async def test_message_that_begins_with_a_byte_order_mark_is_no_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "hub.db"
+    body = b"\xef\xbb\xbf" + step("scheduled", event("E-1"))
+    async with open_store(config_of(path)) as store:
+        await store.keep([received(body)])
+
+    async with open_store(config_of(path)) as store:
+        assert [row.body for row in await rows(store, messages)] == [body]
+
+    assert _SAID not in [one.message for one in caplog.records]
+
+
 async def test_event_whose_row_is_lost_is_made_of_its_messages(filled: Path) -> None:
-    bad_state(filled)
+    bad_json(filled)
 
     async with open_store(config_of(filled)) as store:
         (row,) = [row for row in await rows(store, events) if row.event_key == "E-7"]

@@ -27,7 +27,6 @@ from bridge.hub.store.intake import end_said
 from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.store.tables import (
-    addresses,
     bridges,
     events,
     machines,
@@ -106,8 +105,8 @@ async def test_step_is_kept_with_its_machines_and_its_bridge(store: Store) -> No
     (shown,) = rows.state_in(row.state).occurrences
     assert shown.first_reported_by.vm_name == "web-0"
     assert [m.name for m in await rows_of(store, machines)] == ["web-0", "web-1"]
-    (address,) = await rows_of(store, addresses)
-    assert (address.entity, address.vm_id) == ("vm-approvals", vm().vm_id)
+    ((address, reporter),) = rows.details_in(row.details).addresses
+    assert (address.entity, reporter) == ("vm-approvals", vm().vm_id)
     (bridge,) = await rows_of(store, bridges)
     assert (bridge.name, bridge.origin) == ("web-0", "bridges")
 
@@ -133,8 +132,8 @@ async def test_of_one_id_each_reporter_is_kept_with_its_address(store: Store) ->
 
     found = await rows_of(store, messages, messages.c.time)
     assert [message.vm_id for message in found] == [vm(n).vm_id for n in range(3)]
-    kept = await rows_of(store, addresses, addresses.c.session)
-    assert [address.session for address in kept] == ["s0", "s1", "s2"]
+    kept = rows.details_in((await the_event(store)).details).addresses
+    assert [address.session for address, _ in kept] == ["s0", "s1", "s2"]
 
 
 async def test_times_of_azure_are_the_first_and_the_last(store: Store) -> None:
@@ -293,7 +292,7 @@ async def test_event_takes_no_more_room_however_many_messages_come(
         )
     row = await the_event(store)
     assert (row.dropped, len(await rows_of(store, messages))) == (200, 1000)
-    assert len(await rows_of(store, addresses)) == 1000
+    assert len(rows.details_in(row.details).addresses) == 1000
 
     await store.keep([received(step("scheduled", seconds=9000), 9000)])
     kept = await rows_of(store, messages, messages.c.time)

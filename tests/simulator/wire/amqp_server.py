@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from bridge.simulator.wire.connection import Connection, Terms
-from bridge.simulator.wire.errors import AmqpError
 from bridge.simulator.wire.events import (
     ConnectionClosed,
     Event,
@@ -15,6 +14,7 @@ from bridge.simulator.wire.events import (
     OutcomeReceived,
 )
 from bridge.simulator.wire.outcomes import Accepted
+from bridge.simulator.wire.values import AmqpError
 
 TERMS = Terms(container_id="server", mechanisms=("ANONYMOUS", "PLAIN"))
 CREDIT = 20

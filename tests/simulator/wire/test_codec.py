@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from bridge.simulator.wire.decode import MOST_LEVELS, decode_value, value_end
 from bridge.simulator.wire.encode import encode_value
-from bridge.simulator.wire.errors import DecodeError, EncodeError
 from bridge.simulator.wire.values import (
     Array,
     Byte,
     Char,
     Decimal64,
+    DecodeError,
     Described,
+    EncodeError,
     Symbol,
     UByte,
     UInt,

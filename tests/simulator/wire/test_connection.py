@@ -9,7 +9,6 @@ from bridge.simulator.wire.connection import (
     Terms,
 )
 from bridge.simulator.wire.encode import encode_value
-from bridge.simulator.wire.errors import AmqpError
 from bridge.simulator.wire.events import (
     ConnectionClosed,
     LinkAttached,
@@ -17,7 +16,13 @@ from bridge.simulator.wire.events import (
     SessionBegun,
     SessionEnded,
 )
-from bridge.simulator.wire.framing import AMQP_HEADER, SASL_FRAME, SASL_HEADER, frame
+from bridge.simulator.wire.framing import (
+    AMQP_HEADER,
+    SASL_FRAME,
+    SASL_HEADER,
+    Credentials,
+    frame,
+)
 from bridge.simulator.wire.performatives import (
     Begin,
     Close,
@@ -35,8 +40,7 @@ from bridge.simulator.wire.performatives import (
     read,
     write,
 )
-from bridge.simulator.wire.sasl import Credentials
-from bridge.simulator.wire.values import Described, Symbol, ULong
+from bridge.simulator.wire.values import AmqpError, Described, Symbol, ULong
 from tests.simulator.wire.amqp_client import (
     BEGIN,
     OPEN,

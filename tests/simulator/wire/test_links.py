@@ -5,7 +5,6 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from bridge.simulator.wire.errors import AmqpError
 from bridge.simulator.wire.events import (
     ConnectionClosed,
     Event,
@@ -44,7 +43,7 @@ from bridge.simulator.wire.performatives import (
     Transfer,
 )
 from bridge.simulator.wire.session import INCOMING_WINDOW
-from bridge.simulator.wire.values import Array, Described, Symbol, ULong
+from bridge.simulator.wire.values import AmqpError, Array, Described, Symbol, ULong
 from tests.simulator.wire.amqp_client import Client, frames, message, receives, sends
 
 FILTER = Symbol("com.microsoft:session-filter")

@@ -5,9 +5,8 @@ from uuid import uuid4
 import pytest
 
 from bridge.simulator.wire.encode import encode_value
-from bridge.simulator.wire.errors import DecodeError
 from bridge.simulator.wire.message import Message
-from bridge.simulator.wire.values import Described, Int32, Symbol, ULong
+from bridge.simulator.wire.values import DecodeError, Described, Int32, Symbol, ULong
 
 
 def section(code: int, value: object) -> bytes:

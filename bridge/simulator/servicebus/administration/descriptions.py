@@ -9,14 +9,12 @@ from msgspec.structs import replace
 
 from bridge.simulator.servicebus.access import AccessRule
 from bridge.simulator.servicebus.administration.atom import (
+    AUTHORIZATION,
     COUNTS,
     attribute,
     description,
     element,
     moment,
-)
-from bridge.simulator.servicebus.administration.authorization import (
-    AUTHORIZATION,
     written_authorization,
 )
 from bridge.simulator.servicebus.administration.fields import (

@@ -12,9 +12,12 @@ from xml.etree.ElementTree import Element  # the type alone  # nosec B405
 
 from msgspec import Struct
 
-from bridge.simulator.servicebus.administration.atom import bad, child, element, local
-from bridge.simulator.servicebus.administration.authorization import (
+from bridge.simulator.servicebus.administration.atom import (
     AUTHORIZATION,
+    bad,
+    child,
+    element,
+    local,
     read_authorization,
 )
 from bridge.simulator.servicebus.settings import Status

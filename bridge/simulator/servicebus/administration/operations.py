@@ -45,7 +45,6 @@ from bridge.simulator.servicebus.administration.rule_descriptions import (
 )
 from bridge.simulator.servicebus.entities import subscription_path
 from bridge.simulator.servicebus.entity_actions import Changes
-from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.rules.rule import DEFAULT_NAME, Rule
 from bridge.simulator.servicebus.rules.ruleset import MOST_NAME
@@ -55,6 +54,7 @@ from bridge.simulator.servicebus.settings import (
     TopicSettings,
 )
 from bridge.simulator.servicebus.topics import Topic
+from bridge.simulator.servicebus.values import Condition, RefusedError
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[\w./~-]*[\w~-])?", re.ASCII)
 _INNER_NAME = re.compile(r"[A-Za-z0-9$](?:[\w.~-]*[\w~-])?", re.ASCII)

@@ -35,7 +35,7 @@ from bridge.simulator.servicebus.administration.atom import (
 )
 from bridge.simulator.servicebus.administration.operations import Operations, Place
 from bridge.simulator.servicebus.broker import Broker
-from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.values import Condition, RefusedError
 from bridge.simulator.tls import TlsFiles, server_context
 
 HEALTH = "/health"

@@ -23,13 +23,13 @@ from bridge.simulator.sql.operators import (
     kind_of,
 )
 from bridge.simulator.sql.parser import SystemProperties
-from bridge.simulator.wire.errors import EncodeError
 from bridge.simulator.wire.values import (
     Byte,
     Decimal32,
     Decimal64,
     Decimal128,
     Described,
+    EncodeError,
     Int32,
     Short,
     Symbol,

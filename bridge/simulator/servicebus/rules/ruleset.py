@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from msgspec import Struct
 
-from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.message import Message
 from bridge.simulator.servicebus.rules.row import Arrival, Row
 from bridge.simulator.servicebus.rules.rule import (
@@ -16,7 +15,7 @@ from bridge.simulator.servicebus.rules.rule import (
     SqlAction,
     SqlFilter,
 )
-from bridge.simulator.servicebus.values import described
+from bridge.simulator.servicebus.values import Condition, RefusedError, described
 from bridge.simulator.sql.operators import EvaluationError, SqlSyntaxError
 from bridge.simulator.wire.values import Described
 

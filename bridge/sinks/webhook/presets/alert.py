@@ -6,17 +6,20 @@ gone. A failed command, an unreachable IMDS and each alarm of a hub have alerts 
 own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
+import orjson
 from msgspec import Struct, field
 
 from bridge.events.alarm import BACK, SILENT, SLOW, UNREPORTED, what_of
 from bridge.events.cloudevent import CloudEvent, hash32, link_of
 from bridge.events.cloudevent_rules import as_time
 from bridge.events.vocabulary import APPROVED, DISRUPTIVE, GONE
+from bridge.events.wording import facts_of, machines_of
 from bridge.sinks.webhook.presets.fields import Facts, clipped, facts, known, text
+from bridge.sinks.webhook.presets.preset import JSON, Call, Talk, Talker, Verdict
 
 _LONGEST_KEY = 100  # the smallest limit of all services: Datadog, ServiceNow
 _LONGEST_TEXT = 1000
@@ -96,6 +99,27 @@ def alert(event: CloudEvent) -> Alert | None:
     )
 
 
+def posting(
+    make: Callable[[CloudEvent, Alert], Mapping[str, object] | None],
+    headers: Mapping[str, str] = JSON,
+) -> Talker:
+    """Return what posts one JSON object for the alert of an event, if there is one.
+
+    Args:
+        make: makes the object; None = the service has no place for this event.
+        headers: those of the request.
+    """
+
+    def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
+        found = alert(event)
+        body = None if found is None else make(event, found)
+        if body is None:
+            return None
+        return verdict((yield Call(headers=headers, body=orjson.dumps(body))))
+
+    return talk
+
+
 def _action(event: CloudEvent, seen: Facts) -> tuple[AlertAction, str, str] | None:
     key = (event.text("correlationid") or "").upper()
     if seen.family == "scheduledevent" and key:
@@ -166,16 +190,10 @@ def begins(event: CloudEvent) -> datetime:
 
 def details(event: CloudEvent, seen: Facts) -> dict[str, str]:
     """Return the known facts of an event, with names for people."""
+    machines = machines_of(seen.raw, most=_MOST_NAMES) if seen.resources else ""
     values = {
-        "Not before": event.data.get("notBefore"),
-        "Machines": _machines(seen),
+        **dict(facts_of(event, machines)),
         "Status": seen.raw.get("EventStatus"),
-        "Source": seen.raw.get("EventSource"),
-        "Description": seen.raw.get("Description"),
-        "Approved by": seen.request.get("approvedBy"),
-        "Because": seen.request.get("reason"),
-        "Reason": event.data.get("reason"),
-        "Output": event.data.get("output"),
         "Link": link_of(event),
         "EventId": event.text("correlationid"),
         "Reported by": seen.reporter.get("vmName"),
@@ -183,9 +201,3 @@ def details(event: CloudEvent, seen: Facts) -> dict[str, str]:
     }
     found = {name: text(value) for name, value in values.items()}
     return {k: clipped(str(v), _LONGEST_TEXT) for k, v in known(found).items()}
-
-
-def _machines(seen: Facts) -> str:
-    rest = len(seen.resources) - _MOST_NAMES
-    shown = ", ".join(seen.resources[:_MOST_NAMES])
-    return shown + (f" and {rest} more" if rest > 0 else "")

@@ -20,7 +20,14 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.wording import table
 from bridge.sinks.webhook.presets.alert import Alert, AlertAction, alert, begins, impact
 from bridge.sinks.webhook.presets.fields import clipped, known, text
-from bridge.sinks.webhook.presets.preset import Call, Preset, Standing, Talk, Verdict
+from bridge.sinks.webhook.presets.preset import (
+    JSON,
+    Call,
+    Preset,
+    Standing,
+    Talk,
+    Verdict,
+)
 
 _SEVERITIES = {"ERROR": "critical", "WARN": "warning", "INFO": "info"}
 _LONGEST_LABEL, _LONGEST_TEXT = 200, 4000
@@ -30,7 +37,6 @@ _FIRES = timedelta(hours=24)
 # Alertmanager resolves an alert only when its own clock has passed the end.
 _MARGIN = timedelta(minutes=1)
 _EVERY, _AT_ONCE = 240.0, 100
-_HEADERS = {"Content-Type": "application/json"}
 
 
 def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
@@ -38,7 +44,7 @@ def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
     found = list(_alerts(event))
     if not found:
         return None
-    return verdict((yield Call(headers=_HEADERS, body=orjson.dumps(found))))
+    return verdict((yield Call(headers=JSON, body=orjson.dumps(found))))
 
 
 def _changed(event: CloudEvent) -> tuple[str, bytes] | None:
@@ -72,7 +78,7 @@ def _again(
     ]
     for start in range(0, len(alerts), _AT_ONCE):
         body = orjson.dumps(alerts[start : start + _AT_ONCE])
-        yield Call(headers=_HEADERS, body=body)
+        yield Call(headers=JSON, body=body)
 
 
 def _alerts(event: CloudEvent) -> Iterator[dict[str, Any]]:

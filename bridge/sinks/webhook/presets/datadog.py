@@ -13,7 +13,7 @@ from bridge.events.cloudevent import CloudEvent, hash32
 from bridge.sinks.webhook.auth import AuthDefaults
 from bridge.sinks.webhook.presets.alert import AlertAction, alert, details
 from bridge.sinks.webhook.presets.fields import Facts, clipped, facts, known, text
-from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict
+from bridge.sinks.webhook.presets.preset import JSON, Call, Preset, Talk, Verdict
 
 _TYPES = {"ERROR": "error", "WARN": "warning", "INFO": "info"}
 _LONGEST_KEY, _LONGEST_TITLE, _LONGEST_TEXT, _LONGEST_TAG = 100, 100, 4000, 200
@@ -39,8 +39,7 @@ def talk(event: CloudEvent, verdict: Verdict, now: datetime) -> Talk:
         "source_type_name": "azure",
         "tags": _tags(event, seen),
     }
-    headers = {"Content-Type": "application/json"}
-    return verdict((yield Call(headers=headers, body=orjson.dumps(known(body)))))
+    return verdict((yield Call(headers=JSON, body=orjson.dumps(known(body)))))
 
 
 def _type(event: CloudEvent) -> str:

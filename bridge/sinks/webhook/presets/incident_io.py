@@ -3,28 +3,21 @@
 Source: https://docs.incident.io/api-reference/alert-events-v2/createhttp
 """
 
-from datetime import datetime
-
-import orjson
-
 from bridge.events.cloudevent import CloudEvent
 from bridge.sinks.webhook.auth import AuthDefaults
-from bridge.sinks.webhook.presets.alert import AlertAction, alert
+from bridge.sinks.webhook.presets.alert import Alert, AlertAction, posting
 from bridge.sinks.webhook.presets.fields import clipped
-from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict
+from bridge.sinks.webhook.presets.preset import Preset
 
 _LONGEST_TITLE, _LONGEST_TEXT = 200, 4000
 _MOST_MACHINES = 100
 _FENCE = "`" * 3
 
 
-def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
-    """Post the alert; an approved event stays "firing" until it is over."""
-    found = alert(event)
-    if found is None:
-        return None
+def body(_: CloudEvent, found: Alert) -> dict[str, object]:
+    """Return the alert; an approved event stays "firing" until it is over."""
     machines = found.machines[:_MOST_MACHINES]
-    body = {
+    return {
         "title": clipped(found.headline, _LONGEST_TITLE),
         "status": "resolved" if found.action is AlertAction.RESOLVE else "firing",
         "deduplication_key": found.key,
@@ -36,8 +29,6 @@ def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
             "machines": [clipped(name, _LONGEST_TITLE) for name in machines],
         },
     }
-    headers = {"Content-Type": "application/json"}
-    return verdict((yield Call(headers=headers, body=orjson.dumps(body))))
 
 
 def _block(value: str) -> str:
@@ -48,6 +39,6 @@ def _block(value: str) -> str:
 PRESET = Preset(
     gets="an alert event for an HTTP alert source",
     needs="`auth.token`, the token of the alert source",
-    talk=talk,
+    talk=posting(body),
     auth=AuthDefaults(type="bearer"),
 )

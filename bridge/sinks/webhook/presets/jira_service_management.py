@@ -13,7 +13,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.sinks.webhook.auth import AuthDefaults
 from bridge.sinks.webhook.presets.alert import Alert, AlertAction, alert
 from bridge.sinks.webhook.presets.fields import clipped, known
-from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict
+from bridge.sinks.webhook.presets.preset import JSON, Call, Preset, Talk, Verdict
 
 _ACTIONS = {AlertAction.ACKNOWLEDGE: "acknowledge", AlertAction.RESOLVE: "close"}
 _PRIORITIES = {"ERROR": "P2", "WARN": "P3", "INFO": "P5"}
@@ -36,8 +36,7 @@ def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
         alias = quote(found.key, safe="")
         path = f"{alias}/{_ACTIONS[found.action]}?identifierType=alias"
         body = {"source": _SOURCE, "note": found.body(_LONGEST_NOTE)}
-    headers = {"Content-Type": "application/json"}
-    return verdict((yield Call(path=path, headers=headers, body=orjson.dumps(body))))
+    return verdict((yield Call(path=path, headers=JSON, body=orjson.dumps(body))))
 
 
 def _created(found: Alert) -> dict[str, object]:

@@ -4,17 +4,13 @@ Source: https://developer.pagerduty.com/docs/events-api-v2/trigger-events/
         https://github.com/PagerDuty/api-schema (reference/events-v2/openapiv3.json)
 """
 
-from datetime import datetime
-
-import orjson
-
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import DeliveryError, Reason, RefusedDeliveryError
 from bridge.net.http_client import Answer
 from bridge.sinks.webhook.auth import AuthDefaults
-from bridge.sinks.webhook.presets.alert import Alert, AlertAction, alert
+from bridge.sinks.webhook.presets.alert import Alert, AlertAction, posting
 from bridge.sinks.webhook.presets.fields import clipped, known
-from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict, by_status
+from bridge.sinks.webhook.presets.preset import Preset, by_status
 
 _ACTIONS = {
     AlertAction.OPEN: "trigger",
@@ -26,20 +22,15 @@ _LONGEST_SUMMARY = 1024
 _BAD = 400
 
 
-def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
+def body(event: CloudEvent, found: Alert) -> dict[str, object]:
     """Trigger, acknowledge or resolve; the sink adds the routing key to the body."""
-    found = alert(event)
-    if found is None:
-        return None
-    body: dict[str, object] = {
+    is_open = found.action is AlertAction.OPEN
+    return {
         "event_action": _ACTIONS[found.action],
         "dedup_key": found.key,
         "client": "scheduled-events-bridge",
+        **({"payload": _payload(event, found)} if is_open else {}),
     }
-    if found.action is AlertAction.OPEN:
-        body["payload"] = _payload(event, found)
-    headers = {"Content-Type": "application/json"}
-    return verdict((yield Call(headers=headers, body=orjson.dumps(body))))
 
 
 def _payload(event: CloudEvent, found: Alert) -> dict[str, object]:
@@ -68,7 +59,7 @@ def judge(answer: Answer) -> DeliveryError | None:
 PRESET = Preset(
     gets="an alert of the Events API v2: triggered, acknowledged on approval, resolved",
     needs="`auth.value`, the integration key",
-    talk=talk,
+    talk=posting(body),
     judge=judge,
     auth=AuthDefaults(type="body", name="routing_key"),
 )

@@ -40,6 +40,7 @@ from bridge.sinks.webhook.auth import AuthDefaults
 
 ContentMode = Literal["structured", "binary", "batch", "array", "template"]
 Rendered = tuple[dict[str, str], bytes]
+JSON: Mapping[str, str] = {"Content-Type": "application/json"}
 
 # All characters that need no encoding: U+0021 to U+007E except double quote, percent.
 _UNENCODED = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) not in '"%')
@@ -58,7 +59,7 @@ def render_batch(event: CloudEvent) -> Rendered:
 
 def render_array(event: CloudEvent) -> Rendered:
     """Return headers and body of a plain JSON array of one event."""
-    return {"Content-Type": "application/json"}, b"[" + event.to_json() + b"]"
+    return dict(JSON), b"[" + event.to_json() + b"]"
 
 
 def render_binary(event: CloudEvent) -> Rendered:
@@ -106,9 +107,7 @@ class Many(Struct, frozen=True, kw_only=True):
     start: bytes = b"["
     between: bytes = b","
     end: bytes = b"]"
-    headers: Mapping[str, str] = field(
-        default_factory=lambda: {"Content-Type": "application/json"}
-    )
+    headers: Mapping[str, str] = field(default_factory=lambda: JSON)
     judge: JudgeMany | None = None
     group: Callable[[CloudEvent], str] = lambda _: ""
     group_headers: Callable[[str], Mapping[str, str]] = lambda _: {}

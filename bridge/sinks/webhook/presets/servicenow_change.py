@@ -21,10 +21,17 @@ from bridge.net.http_client import Answer
 from bridge.sinks.webhook.auth import AuthDefaults
 from bridge.sinks.webhook.presets.alert import Alert, AlertAction, alert, begins
 from bridge.sinks.webhook.presets.fields import clipped
-from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict, no_json
+from bridge.sinks.webhook.presets.preset import (
+    JSON,
+    Call,
+    Preset,
+    Talk,
+    Verdict,
+    no_json,
+)
 
 _CHANGES = "/api/sn_chg_rest/change"
-_HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
+_HEADERS = {**JSON, "Accept": "application/json"}
 _SCHEDULED, _IMPLEMENT, _REVIEW, _CLOSED, _CANCELED = -2, -1, 0, 3, 4
 _WAY = (_SCHEDULED, _IMPLEMENT, _REVIEW, _CLOSED)
 _OVER = frozenset({_CLOSED, _CANCELED})

@@ -13,9 +13,9 @@ from bridge.events.cloudevent import CloudEvent, hash32
 from bridge.events.document import resources_of
 from bridge.events.wording import table
 from bridge.sinks.webhook.auth import AuthDefaults
-from bridge.sinks.webhook.presets.alert import Alert, AlertAction, alert
+from bridge.sinks.webhook.presets.alert import Alert, AlertAction, posting
 from bridge.sinks.webhook.presets.fields import clipped
-from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict
+from bridge.sinks.webhook.presets.preset import JSON, Preset
 
 _SEVERITIES = {"ERROR": "2", "WARN": "4", "INFO": "5"}
 _CLEAR = "0"
@@ -24,16 +24,11 @@ _LONGEST_TEXT = 4000
 _MOST_MACHINES = 100
 
 
-def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
-    """Send one record for each machine: ServiceNow binds a record to one CI."""
-    found = alert(event)
-    if found is None or (
-        found.action is AlertAction.ACKNOWLEDGE and not found.facts.raw
-    ):
+def body(event: CloudEvent, found: Alert) -> dict[str, object] | None:
+    """Return one record for each machine: ServiceNow binds a record to one CI."""
+    if found.action is AlertAction.ACKNOWLEDGE and not found.facts.raw:
         return None
-    body = {"records": list(_records(event, found))}
-    headers = {"Content-Type": "application/json", "Accept": "application/json"}
-    return verdict((yield Call(headers=headers, body=orjson.dumps(body))))
+    return {"records": list(_records(event, found))}
 
 
 def _records(event: CloudEvent, found: Alert) -> Iterator[dict[str, object]]:
@@ -75,6 +70,6 @@ def _gmt(time: str) -> str:
 PRESET = Preset(
     gets="events of Event Management: one alert for each EventId and machine",
     needs='`auth.username`, `auth.password`; or `auth.type = "bearer"`',
-    talk=talk,
+    talk=posting(body, {**JSON, "Accept": "application/json"}),
     auth=AuthDefaults(type="basic"),
 )

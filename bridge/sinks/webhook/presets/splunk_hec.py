@@ -23,6 +23,7 @@ from bridge.net.http_client import Answer
 from bridge.sinks.webhook.auth import AuthDefaults
 from bridge.sinks.webhook.presets.fields import facts, known, text
 from bridge.sinks.webhook.presets.preset import (
+    JSON,
     Many,
     Preset,
     Rendered,
@@ -56,7 +57,7 @@ _PERMANENT = {
 
 def render(event: CloudEvent) -> Rendered:
     """Return the body for ``/services/collector/event``."""
-    return {"Content-Type": "application/json"}, envelope(event)
+    return dict(JSON), envelope(event)
 
 
 def envelope(event: CloudEvent) -> bytes:

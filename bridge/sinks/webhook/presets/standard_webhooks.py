@@ -6,13 +6,13 @@ Source: https://github.com/standard-webhooks/standard-webhooks (payload structur
 import orjson
 
 from bridge.events.cloudevent import CloudEvent
-from bridge.sinks.webhook.presets.preset import CLOUDEVENTS, Preset, Rendered
+from bridge.sinks.webhook.presets.preset import CLOUDEVENTS, JSON, Preset, Rendered
 
 
 def render(event: CloudEvent) -> Rendered:
     """Return the payload that the spec recommends."""
     payload = {"type": event.type, "timestamp": event.time, "data": event.data}
-    return {"Content-Type": "application/json"}, orjson.dumps(payload)
+    return dict(JSON), orjson.dumps(payload)
 
 
 PRESET = Preset(

@@ -14,16 +14,14 @@ from collections.abc import Iterator
 import orjson
 
 from bridge.events.cloudevent import CloudEvent, link_of
+from bridge.events.wording import facts_of, machines_of, one_line
 from bridge.sinks.webhook.presets.fields import Facts, facts, text
-from bridge.sinks.webhook.presets.preset import Preset, Rendered
+from bridge.sinks.webhook.presets.preset import JSON, Preset, Rendered
 
 _MOST_NAMES = 10
 _NAME, _LINE, _PARAGRAPH = 100, 300, 600
+_LONG = {"Machines", "Description", "Because", "Reason", "Output"}
 _COLORS = {"ERROR": "Attention", "WARN": "Warning"}
-# Control characters, marks that change the writing direction, and lone surrogates.
-_NOT_SHOWN = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ud800-\udfff]"
-)
 
 
 def render(event: CloudEvent) -> Rendered:
@@ -38,7 +36,7 @@ def render(event: CloudEvent) -> Rendered:
             }
         ],
     }
-    return {"Content-Type": "application/json"}, orjson.dumps(message)
+    return dict(JSON), orjson.dumps(message)
 
 
 def _card(event: CloudEvent) -> dict[str, object]:
@@ -64,26 +62,15 @@ def _card(event: CloudEvent) -> dict[str, object]:
 
 def _named(event: CloudEvent, seen: Facts) -> Iterator[tuple[str, str]]:
     is_own = seen.family == "bridge"  # the other families are about an event
-    values = (
-        ("Not before", event.data.get("notBefore"), _NAME),
-        ("Machines", _machines(seen), _PARAGRAPH),
-        ("Source", seen.raw.get("EventSource"), _NAME),
-        ("Description", seen.raw.get("Description"), _PARAGRAPH),
-        ("Approved by", seen.request.get("approvedBy"), _LINE),
-        ("Because", seen.request.get("reason"), _PARAGRAPH),
-        ("Reason", event.data.get("reason"), _PARAGRAPH),
-        ("Output", event.data.get("output"), _PARAGRAPH),
-        ("Event", event.data.get("eventId") if is_own else None, _NAME),
-    )
-    for name, value, limit in values:
+    own = ("Event", event.data.get("eventId") if is_own else None)
+    machines = machines_of(seen.raw, _name, _MOST_NAMES) if seen.raw else ""
+    for name, value in (*facts_of(event, machines), own):
         if (found := text(value)) is not None:
-            yield name, _safe(found, limit)
+            yield name, _safe(found, _PARAGRAPH if name in _LONG else _LINE)
 
 
-def _machines(seen: Facts) -> str:
-    rest = len(seen.resources) - _MOST_NAMES
-    shown = (_safe(name, _NAME - 20) for name in seen.resources[:_MOST_NAMES])
-    return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
+def _name(value: str) -> str:
+    return _safe(value, _NAME - 20)
 
 
 def _footer(event: CloudEvent, seen: Facts) -> str:
@@ -102,8 +89,7 @@ def _run(shown: str, **style: object) -> dict[str, object]:
 
 def _safe(value: str, limit: int) -> str:
     """Return a text on one short line that calls no function of a card."""
-    line = _NOT_SHOWN.sub("\ufffd", " ".join(value[: limit + 1].split())) or "-"
-    line = line.replace("{{", "{\u200a{")  # a hair space, which is invisible
+    line = re.sub("{(?={)", "{\u200a", one_line(value, limit) or "-")  # a hair space
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

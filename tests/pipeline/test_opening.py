@@ -12,13 +12,11 @@ import pytest
 from aiohttp import web
 
 from bridge.foundation.clock import SystemClock
-from bridge.foundation.pace import RetryPolicy
 from bridge.outbox.questions import Selection
 from bridge.outbox.store import Outbox
-from bridge.pipeline.attempt import RelayPolicy
+from bridge.pipeline.opening import open_sink, relay_of
 from bridge.pipeline.relay import Relay
-from bridge.pipeline.sink_worker import Opening, SinkWorker
-from bridge.sinks.base import Resources
+from bridge.sinks.base import Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics
 from tests.bench.measuring import served
 from tests.support.book import Book
@@ -57,32 +55,25 @@ async def relayed(
         served([web.post("/_bulk", bulk.take)]) as url,
         AsyncExitStack() as stack,
     ):
-        table = {"type": "webhook", "preset": "elastic", "url": f"{url}/_bulk"}
-        config = sink_config({**table, "batch": 100, **keys})
-        worker = SinkWorker(config, resources, stack)
-        worker.relay = relay_of(worker, outbox)
-        worker.settle(Opening(config, resources))
+        table = {"name": SINK, "type": "webhook", "preset": "elastic", "batch": 100}
+        config = sink_config({**table, "url": f"{url}/_bulk", **keys})
+        relay = await opened(config, resources, outbox, stack)
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            group.create_task(worker.run(stop))
+            group.create_task(relay.run(stop))
             try:
-                yield worker.relay
+                yield relay
             finally:
                 stop.set()
 
 
-def relay_of(worker: SinkWorker, outbox: Outbox) -> Relay:
-    return Relay(
-        sink=SINK,
-        deliver=worker.deliver,
-        outbox=outbox,
-        clock=SystemClock(),
-        metrics=Metrics([SINK], "1"),
-        policy=RelayPolicy(
-            backoff=RetryPolicy(first=0.01), max_age=3600.0, slots=worker.config.slots
-        ),
-        chance=lambda: 0.5,
-    )
+async def opened(
+    config: SinkConfig, resources: Resources, outbox: Outbox, stack: AsyncExitStack
+) -> Relay:
+    metrics = Metrics([SINK], "1")
+    relay = relay_of(config, resources, outbox, metrics, chance=lambda: 0.01)
+    await open_sink(relay, config, resources, stack)
+    return relay
 
 
 async def put(outbox: Outbox, count: int, *, key: str | None = None) -> None:
@@ -221,13 +212,11 @@ async def test_alertmanager_is_told_again_of_what_fires(
         served([web.post("/api/v2/alerts", alerts)]) as url,
         AsyncExitStack() as stack,
     ):
-        table = {"type": "webhook", "preset": "alertmanager"}
+        table = {"name": SINK, "type": "webhook", "preset": "alertmanager"}
         config = sink_config({**table, "url": f"{url}/api/v2/alerts"})
-        worker = SinkWorker(config, given, stack)
-        worker.relay = relay_of(worker, outbox)
-        worker.settle(Opening(config, given))
+        relay = await opened(config, given, outbox, stack)
         async with asyncio.TaskGroup() as group:
-            group.create_task(worker.run(stop))
+            group.create_task(relay.run(stop))
             async with asyncio.timeout(60):
                 while 240.0 not in clock.waits:
                     await asyncio.sleep(0.01)

@@ -1,1 +1,0 @@
-"""A local Azure Resource Manager and Event Grid, for scheduled events."""
