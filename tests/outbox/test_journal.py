@@ -24,7 +24,8 @@ from bridge.outbox.storage.journal import write as write_rows
 from bridge.outbox.storage.schema import create
 from tests.support.hanging import Hanging
 
-BRIEFLY = Timings(patience=0.1, closing=0.2)
+BRIEFLY = Timings(patience=0.1, closing=0.2)  # only where the disk hangs
+USUAL = Timings(closing=0.2)
 WAITS = (1, "sink", "K", "pending", 0, 5.0, None, None, None, None, None, 0.0, 0)
 SENT = (1, "sink", "K", "delivered", 1, 5.0, None, None, None, None, 6.0, 0.0, 0)
 FIRST = ("deliveries", (1,))
@@ -79,10 +80,13 @@ def on_disk(path: Path) -> dict[str, object]:
 
 
 def opened(
-    path: Path, open_file: Callable[[Path], Connection] = connect, **more: Any
+    path: Path,
+    open_file: Callable[[Path], Connection] = connect,
+    timings: Timings = USUAL,
+    **more: Any,
 ) -> Any:
     file = File(path, may_degrade=True, connect=open_file, **more)
-    return Database.open(file, timings=BRIEFLY)
+    return Database.open(file, timings=timings)
 
 
 async def test_rows_of_one_turn_share_a_transaction(state_path: Path) -> None:
@@ -110,7 +114,7 @@ async def test_hanging_disk_holds_nobody_up_and_gets_the_newest_state_in_the_end
     state_path: Path,
 ) -> None:
     disk = Hanging()
-    async with opened(state_path, disk.open) as database:
+    async with opened(state_path, disk.open, BRIEFLY) as database:
         disk.freeze()
         told = asyncio.Queue[bool]()
         database.put({FIRST: WAITS, **named("a", 1)}, told.put_nowait)
@@ -143,7 +147,7 @@ async def test_transaction_that_hung_and_failed_is_written_again(
     state_path: Path,
 ) -> None:
     disk = Hanging()
-    async with opened(state_path, disk.open) as database:
+    async with opened(state_path, disk.open, BRIEFLY) as database:
         disk.freeze()
         assert await written(database, {**named("a", 1), **named("b", 1)}) is False
         database.put(named("a", 2))
@@ -237,7 +241,7 @@ async def test_damage_ends_the_forwarder(error: str, state_path: Path) -> None:
 async def test_closing_does_not_wait_for_a_disk_that_hangs(state_path: Path) -> None:
     disk = Hanging()
     loop = asyncio.get_running_loop()
-    async with opened(state_path, disk.open) as database:
+    async with opened(state_path, disk.open, BRIEFLY) as database:
         disk.freeze()
         assert await written(database, named("a")) is False
         began = loop.time()
