@@ -445,7 +445,7 @@ async def test_bridge_with_a_hanging_disk_is_alive_but_not_ready(
     disk = Hanging()
     async with Database.open(
         File(state_path.with_name("other.db"), may_degrade=True, connect=disk.open),
-        timings=Timings(patience=0.05),
+        timings=Timings(patience=0.5),
     ) as database:
         status_source.outbox = await Outbox.of(database, bridge.outbox.router)
         disk.freeze()

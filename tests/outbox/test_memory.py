@@ -61,7 +61,7 @@ def resident():
 
 async def main():
     disk, path = Hanging(), Path(sys.argv[1])
-    timings = Timings(patience=0.1)
+    timings = Timings(patience=0.5)
     file = File(path, may_degrade=True, connect=disk.open)
     async with Database.open(file, timings=timings) as database:
         outbox = await Outbox.of(database, router({"a": route()}))
