@@ -15,7 +15,6 @@ receiver without a session is tried first. If it is refused, a session is accept
 import asyncio
 import logging
 from contextlib import AsyncExitStack, suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
@@ -104,12 +103,7 @@ class Answers:
             raise as_delivery_error(error, self._target) from error
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._close()
 
     async def outcomes(

@@ -16,7 +16,6 @@ Source: specification/maintenance/resource-manager of Azure/azure-rest-api-specs
 import re
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Literal, Protocol, Self
 
 import msgspec
@@ -141,12 +140,7 @@ class Arm:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
 
     async def _receive(self, request: web.Request) -> web.StreamResponse:

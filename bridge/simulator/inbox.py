@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Final, Self
 from weakref import WeakSet
 
@@ -187,12 +186,7 @@ class Inbox(Mailbox):
         self.teams.listen_at(self.url)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
 
     def _application(self) -> web.Application:

@@ -19,7 +19,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
-from types import TracebackType
 from typing import Self
 
 from msgspec.structs import replace
@@ -109,12 +108,7 @@ class World:
             self._stack = opening.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     async def restart(self) -> None:

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from email.utils import formatdate
-from types import TracebackType
 from typing import Annotated, Final, Self
 
 import msgspec
@@ -78,12 +77,7 @@ class ImdsSimulator(ImdsState):
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
 
 

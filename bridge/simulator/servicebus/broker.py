@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Self
 
 from msgspec.structs import replace
@@ -341,12 +340,7 @@ class Broker:
             self._open = opening.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._server is None:
             return
         self._server.close()

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from http import HTTPStatus
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlencode
 
@@ -329,12 +328,7 @@ class Administration:
             self._open = opening.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
 
     def addresses(self) -> Mapping[str, str]:
