@@ -16,7 +16,7 @@ from bridge.foundation.errors import ApprovalQueueError, MetadataUnavailableErro
 from bridge.servicebus.decode import ReceivedMessage, Settlement
 from tests.approvals.approval_world import PlayedQueue, World, message, world_of
 from tests.support.builders import EVENT_ID, imds_event
-from tests.support.fakes import START
+from tests.support.fakes import START, settled
 from tests.support.schemas import validator
 
 OTHER_ID = "4CAEA225-A741-474D-A72E-428C86FCD853"
@@ -124,7 +124,7 @@ async def test_redelivery_decides_only_the_open_event_ids(world: World) -> None:
     asked = message(EVENT_ID, OTHER_ID, reply_to="replies")
     handling = asyncio.create_task(world.handle(asked, stop))
     while not world.counts:
-        await asyncio.sleep(0)
+        await settled(world.outbox)  # a loop that never waits starves its thread
     stop.set()
     assert await handling is None
     assert not await world.replies()

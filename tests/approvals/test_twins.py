@@ -19,7 +19,7 @@ from bridge.servicebus.decode import ReceivedMessage
 from tests.approvals.approval_world import ENTITY, World, message, world_of
 from tests.approvals.test_approval_deaths import die, live_again
 from tests.support.builders import EVENT_ID, imds_event, started
-from tests.support.fakes import START
+from tests.support.fakes import START, settled
 
 OTHER_ID = "4CAEA225-A741-474D-A72E-428C86FCD853"
 FIRST = message(EVENT_ID, sequence=7, reply_to="replies")
@@ -49,7 +49,7 @@ async def die_with_a_rest(world: World, approval: ReceivedMessage) -> None:
     handling = asyncio.create_task(world.handle(approval))
     async with asyncio.timeout(30):
         while not world.counts:
-            await asyncio.sleep(0)
+            await settled(world.outbox)  # a loop that never waits starves its thread
     handling.cancel()
     await asyncio.gather(handling, return_exceptions=True)
     go_on()
