@@ -44,9 +44,9 @@ class Approvals(Struct):
     def decide(self, decision: Decision, now: float, rows: Rows) -> None:
         """Save the decision on one EventId of an approval.
 
-        ``posted`` stays set until a new intent follows a decision: no POST has begun
-        for the new try. A decision on another message with the same hash is moved to
-        ``hash#number``, because that message may be delivered again.
+        ``posted`` stays set: an intent is saved with it. A decision on another message
+        with the same hash is moved to ``hash#number``, because that message may be
+        delivered again.
         """
         place = (decision.message, decision.key)
         row = self.state.facts.rows("approvals", decision.message).get(place)
@@ -56,10 +56,9 @@ class Approvals(Struct):
             self._put(replace(earlier, message=moved), row[-1], rows)
             earlier = None
         if earlier is not None:
-            is_new_try = decision.is_intent and not earlier.is_intent
             decision = replace(
                 decision,
-                posted=decision.posted or (earlier.posted and not is_new_try),
+                posted=decision.posted or earlier.posted,
                 data=earlier.data if decision.data is None else decision.data,
             )
         self._put(decision, now, rows)
